@@ -1,0 +1,421 @@
+package envs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/mcpgym/mcpgym/sandboxes"
+)
+
+var (
+	// ErrNotReset is returned by Step before the first Reset.
+	ErrNotReset = errors.New("step before reset")
+	// ErrDone is returned by Step after the end of the episode. Nothing is paid twice.
+	ErrDone = errors.New("the episode is over")
+)
+
+// Env plays the episodes of a Spec, one after the other, each in a sandbox of its own. It is the only environment there is.
+// An Env is used by one goroutine at a time; make one per worker.
+type Env struct {
+	spec Spec
+	box  sandboxes.Sandbox
+	ts   *toolset
+	t    *Trajectory
+	sent []sentCall // what was sent to the server in this episode, for the question who is to blame
+	turn int        // where in sent the current turn begins
+	done bool
+	used int // calls so far
+	last time.Time
+}
+
+type sentCall struct {
+	name string
+	args json.RawMessage
+}
+
+// New returns an Env for a spec, or says what is wrong with the spec.
+func New(spec Spec) (*Env, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	return &Env{spec: spec}, nil
+}
+
+// Spec returns what New was given.
+func (e *Env) Spec() Spec { return e.spec }
+
+// Reset ends the running episode, if any, and starts one in a fresh sandbox. The observation holds the prompt. An error is
+// ctx's, or a *sandboxes.Fault; the next Reset starts anew.
+func (e *Env) Reset(ctx context.Context, task Task) (Observation, error) {
+	if err := e.Close(); err != nil {
+		return Observation{}, err
+	}
+	e.t = &Trajectory{Version: TrajectoryVersion, Env: e.spec.Name, Identity: e.spec.Sandboxes.Identity(), Limits: e.spec.Limits, Task: task}
+	e.sent, e.used, e.done = e.sent[:0], 0, true
+	op := fmt.Sprintf("reset %s to task %s", e.spec.Name, task.ID)
+	if err := e.open(ctx, task.World); err != nil {
+		return Observation{}, e.void(ctx, op, sandboxes.FaultLease, err)
+	}
+	e.t.Tools, e.done = e.ts.list, false
+	e.last = time.Now().Add(e.spec.Limits.Episode)
+	return Observation{Text: task.Prompt}, nil
+}
+
+// open leases a sandbox and reads its tools.
+func (e *Env) open(ctx context.Context, w sandboxes.World) error {
+	box, err := e.spec.Sandboxes.Lease(ctx, w)
+	if err != nil {
+		return err
+	}
+	e.box = box
+	cctx, cancel := context.WithTimeout(ctx, e.spec.Limits.Call)
+	defer cancel()
+	list, err := box.Session().Tools(cctx)
+	if err != nil {
+		if cctx.Err() != nil && ctx.Err() == nil {
+			return &sandboxes.Fault{Kind: sandboxes.FaultHung, Op: "tools/list", Msg: fmt.Sprintf("no answer within %v", e.spec.Limits.Call)}
+		}
+		return err
+	}
+	if e.ts != nil && len(list) > 0 && len(list) == len(e.ts.list) && &list[0] == &e.ts.list[0] {
+		return nil // the very list that is compiled already
+	}
+	ts, err := compileTools(list)
+	if err != nil {
+		return &sandboxes.Fault{Kind: sandboxes.FaultProtocol, Op: "tools/list", Msg: err.Error(), Err: err}
+	}
+	e.ts = ts
+	return nil
+}
+
+// void ends the episode without a score and returns the error for the caller.
+func (e *Env) void(ctx context.Context, op string, kind sandboxes.FaultKind, err error) error {
+	e.done = true
+	if ctx.Err() != nil {
+		e.t.Void = &sandboxes.Fault{Kind: sandboxes.FaultClosed, Op: op, Msg: ctx.Err().Error()}
+		return fmt.Errorf("%s: %w", op, ctx.Err())
+	}
+	f := sandboxes.NewFault(kind, op, err)
+	e.t.Void = f
+	return fmt.Errorf("%s: %w", op, f)
+}
+
+// Trajectory is the record of the current episode, nil before the first Reset. It belongs to the caller once the episode is
+// over.
+func (e *Env) Trajectory() *Trajectory { return e.t }
+
+// Close frees the sandbox. An episode that is closed before its end is abandoned: void. Close may be called twice.
+func (e *Env) Close() error {
+	if e.t != nil && !e.done {
+		e.done = true
+		e.t.Void = &sandboxes.Fault{Kind: sandboxes.FaultClosed, Op: "close " + e.t.Task.ID, Msg: "the episode was closed before its end"}
+	}
+	if e.box == nil {
+		return nil
+	}
+	err := e.box.Close()
+	e.box = nil
+	if err != nil {
+		return fmt.Errorf("close the sandbox of %s: %w", e.spec.Name, err)
+	}
+	return nil
+}
+
+// Step plays one turn. What the agent does wrong is an observation, never an error. An error is ErrNotReset, ErrDone, ctx's
+// error, or a *sandboxes.Fault; with the last two the episode is void.
+func (e *Env) Step(ctx context.Context, a Action) (Step, error) {
+	if e.t == nil {
+		return Step{}, ErrNotReset
+	}
+	if e.done {
+		return Step{}, ErrDone
+	}
+	op := fmt.Sprintf("step %d of %s", len(e.t.Steps), e.t.Task.ID)
+	if err := ctx.Err(); err != nil {
+		return Step{}, e.void(ctx, op, sandboxes.FaultClosed, err)
+	}
+	s := Step{Action: clean(a)}
+	var end End
+	if len(a.Calls) == 0 {
+		end = EndAnswer
+	} else {
+		e.turn = len(e.sent)
+		results, err := e.calls(ctx, s.Action.Calls)
+		if err != nil {
+			return Step{}, e.void(ctx, op, sandboxes.FaultDied, err)
+		}
+		s.Observation.Results = results
+		switch {
+		case results[len(results)-1].Status == StatusKilled:
+			end = EndKilled
+		case e.used >= e.spec.Limits.Calls:
+			end = EndCalls
+		case len(e.t.Steps)+1 >= e.spec.Limits.Turns:
+			end = EndTurns
+		case time.Now().After(e.last):
+			end = EndTime
+		}
+	}
+	s.Terminated = end == EndAnswer || end == EndKilled
+	s.Truncated = end != "" && !s.Terminated
+	e.t.Steps = append(e.t.Steps, s)
+	if end != "" {
+		if err := e.finish(ctx, op, end); err != nil {
+			return s, err
+		}
+		s.Score = e.t.Score
+	}
+	return s, nil
+}
+
+// finish reads what the verifier needs, out-of-band, and scores the record.
+func (e *Env) finish(ctx context.Context, op string, end End) error {
+	e.done, e.t.End = true, end
+	if end != EndKilled { // nothing is left to look at
+		state, err := sandboxes.StateOf(ctx, e.box)
+		if err == nil {
+			e.t.State = &state
+		} else if !errors.Is(err, errors.ErrUnsupported) {
+			return e.void(ctx, op, sandboxes.FaultVerifier, err)
+		}
+		if n := len(e.t.Task.Assertions); n > 0 {
+			ask := make([]sandboxes.Question, n)
+			for i, as := range e.t.Task.Assertions {
+				ask[i] = as.Ask
+			}
+			if e.t.Probes, err = sandboxes.ProbeOf(ctx, e.box, ask); err != nil {
+				return e.void(ctx, op, sandboxes.FaultVerifier, err)
+			}
+			if len(e.t.Probes) != n {
+				return e.void(ctx, op, sandboxes.FaultVerifier, fmt.Errorf("%d questions, %d answers", n, len(e.t.Probes)))
+			}
+		}
+	}
+	score, err := e.spec.Reward.Score(e.t)
+	if err != nil {
+		return e.void(ctx, op, sandboxes.FaultVerifier, fmt.Errorf("score: %w", err))
+	}
+	e.t.Score = &score
+	return nil
+}
+
+// calls runs the calls of one turn: in order, at once only if all are read-only and no two are the same.
+func (e *Env) calls(ctx context.Context, calls []Call) ([]CallResult, error) {
+	out := make([]CallResult, 0, len(calls))
+	if !e.concurrent(calls) {
+		for _, c := range calls {
+			r, err := e.call(ctx, c)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, r)
+			if r.Status == StatusKilled {
+				break
+			}
+		}
+		return out, nil
+	}
+	out = out[:len(calls)]
+	prepared := make([]*compiledTool, len(calls))
+	for i, c := range calls {
+		out[i], prepared[i] = e.prepare(c)
+	}
+	errs := make([]error, len(calls))
+	var wg sync.WaitGroup
+	for i, c := range calls {
+		if prepared[i] != nil {
+			wg.Go(func() { errs[i] = e.send(ctx, prepared[i], c, &out[i]) })
+		}
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			if out[i], err = e.blame(ctx, calls[i], out[i], err); err != nil {
+				return nil, err
+			}
+			return out[:i+1], nil
+		}
+	}
+	return out, nil
+}
+
+func (e *Env) concurrent(calls []Call) bool {
+	if len(calls) < 2 || e.used+len(calls) > e.spec.Limits.Calls {
+		return false
+	}
+	for i, c := range calls {
+		if t := e.ts.byName[c.Name]; t != nil && !t.ReadOnly {
+			return false
+		}
+		for _, d := range calls[:i] {
+			if c.Name == d.Name && bytes.Equal(c.Arguments, d.Arguments) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// call runs one call from its check to its result.
+func (e *Env) call(ctx context.Context, c Call) (CallResult, error) {
+	r, tool := e.prepare(c)
+	if tool == nil {
+		return r, nil
+	}
+	if err := e.send(ctx, tool, c, &r); err != nil {
+		return e.blame(ctx, c, r, err)
+	}
+	return r, nil
+}
+
+// prepare judges a call before it is sent. Where it must not be sent, the tool is nil and the result says why. Here the
+// table of bad calls is kept: what an agent does wrong, it is told, and the episode goes on.
+func (e *Env) prepare(c Call) (CallResult, *compiledTool) {
+	r := CallResult{ID: c.ID, Name: c.Name, IsError: true}
+	if e.used >= e.spec.Limits.Calls {
+		r.Status, r.Text = StatusLimit, fmt.Sprintf("not run: the limit of %d calls an episode is reached", e.spec.Limits.Calls)
+		return r, nil
+	}
+	e.used++
+	tool := e.ts.byName[c.Name]
+	if tool == nil {
+		r.Status, r.Text = StatusUnknown, e.ts.unknownTool(c.Name)
+		return r, nil
+	}
+	if c.Malformed != "" {
+		r.Status, r.Text = StatusMalformed, fmt.Sprintf("the call of %s cannot be read: %s; send its arguments as one JSON object", c.Name, malformedWhy(c.Malformed))
+		return r, nil
+	}
+	if len(c.Arguments) == 0 {
+		c.Arguments = json.RawMessage("{}")
+	}
+	check := tool.check(c.Arguments)
+	r.Unknown = check.unknown
+	if check.status != StatusOK {
+		r.Status, r.Text = check.status, check.text
+		return r, nil
+	}
+	e.sent = append(e.sent, sentCall{c.Name, c.Arguments})
+	return r, tool
+}
+
+func malformedWhy(text string) string {
+	if _, err := DecodeJSON([]byte(text)); err != nil {
+		return err.Error()
+	}
+	return "it is not a tool call"
+}
+
+// send sends a checked call and fills in its result. An error is ctx's or a fault whose author is not known yet.
+func (e *Env) send(ctx context.Context, tool *compiledTool, c Call, r *CallResult) error {
+	limit := e.spec.Limits.Call
+	cctx, cancel := context.WithTimeout(ctx, limit)
+	res, err := e.box.Session().Call(cctx, c.Name, c.Arguments)
+	late := cctx.Err() != nil
+	cancel()
+	switch {
+	case err == nil:
+		out := tool.checkResult(res, e.spec.Limits.ResultBytes)
+		out.ID, out.Name, out.Unknown = c.ID, c.Name, r.Unknown
+		*r = out
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case !late:
+		return sandboxes.NewFault(sandboxes.FaultDied, "call "+c.Name, err)
+	}
+	// The call took too long, which an agent can cause. The server is at fault only if it no longer answers at all.
+	pctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if _, err := e.box.Session().Tools(pctx); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return &sandboxes.Fault{Kind: sandboxes.FaultHung, Op: "call " + c.Name, Msg: fmt.Sprintf("no answer within %v, nor to tools/list after it", limit), Err: err}
+	}
+	r.Status, r.Text = StatusLimit, fmt.Sprintf("stopped: %s was over the limit of %v for one call", c.Name, limit)
+	if !tool.ReadOnly {
+		r.Text += "; whether it took effect is unknown, and it is not sent again"
+	}
+	return nil
+}
+
+// blame decides whose doing the death of a sandbox is. The calls of the episode are sent once more to a fresh sandbox of the
+// same world: if that dies in the same turn, the agent did it and the call's result says so; else the fault is returned.
+func (e *Env) blame(ctx context.Context, c Call, r CallResult, fault error) (CallResult, error) {
+	if ctx.Err() != nil {
+		return r, ctx.Err()
+	}
+	box, err := e.spec.Sandboxes.Lease(ctx, e.t.Task.World)
+	if err != nil {
+		return r, fault
+	}
+	defer box.Close()
+	for i, s := range e.sent {
+		cctx, cancel := context.WithTimeout(ctx, e.spec.Limits.Call)
+		_, err := box.Session().Call(cctx, s.name, s.args)
+		late := cctx.Err() != nil
+		cancel()
+		if err == nil {
+			continue
+		}
+		if late && ctx.Err() == nil {
+			pctx, cancel := context.WithTimeout(ctx, e.spec.Limits.Call)
+			_, err = box.Session().Tools(pctx)
+			cancel()
+			if err == nil {
+				continue // slow, not dead
+			}
+		}
+		if i < e.turn || ctx.Err() != nil {
+			break // it dies by itself
+		}
+		r.Status, r.IsError = StatusKilled, true
+		r.Text = fmt.Sprintf("the sandbox ended during this call of %s, and a fresh one does too; the episode is over", c.Name)
+		return r, nil
+	}
+	return r, fault
+}
+
+// clean makes an action safe to record: the record must read back as what was played.
+func clean(a Action) Action {
+	a.Text, a.Reasoning = valid(a.Text), valid(a.Reasoning)
+	if len(a.Calls) == 0 {
+		a.Calls = nil
+		return a
+	}
+	calls := make([]Call, len(a.Calls))
+	for i, c := range a.Calls {
+		c.ID, c.Name = valid(c.ID), valid(c.Name)
+		if c.ID == "" {
+			c.ID = fmt.Sprintf("call_%d", i)
+		}
+		if len(c.Arguments) > 0 && (!utf8.Valid(c.Arguments) || !json.Valid(c.Arguments)) {
+			c.Malformed, c.Arguments = string(c.Arguments), nil
+		}
+		c.Malformed = valid(c.Malformed)
+		if len(c.Arguments) > 0 && bytes.ContainsAny(c.Arguments, " \t\r\n") {
+			var b bytes.Buffer
+			if json.Compact(&b, c.Arguments) == nil {
+				c.Arguments = b.Bytes()
+			}
+		}
+		calls[i] = c
+	}
+	a.Calls = calls
+	return a
+}
+
+func valid(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}

@@ -1,0 +1,177 @@
+package envs
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// DecodeJSON reads one JSON value exactly: numbers stay json.Number, and an object that repeats a key, or has two keys that
+// differ only in case, is an error, since readers do not agree on which of them counts. Text that is not UTF-8 is an error.
+func DecodeJSON(data []byte) (any, error) {
+	d := jsontext.NewDecoder(bytes.NewReader(data))
+	v, err := decodeValue(d)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.ReadToken(); err != io.EOF {
+		return nil, errors.New("text after the JSON value")
+	}
+	return v, nil
+}
+
+func decodeValue(d *jsontext.Decoder) (any, error) {
+	tok, err := d.ReadToken()
+	if err != nil {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	switch tok.Kind() {
+	case jsontext.KindString:
+		return tok.String(), nil
+	case jsontext.KindNumber:
+		return exactNumber(tok.String())
+	case jsontext.KindTrue:
+		return true, nil
+	case jsontext.KindFalse:
+		return false, nil
+	case jsontext.KindNull:
+		return nil, nil
+	case jsontext.KindBeginArray:
+		list := []any{}
+		for d.PeekKind() != jsontext.KindEndArray {
+			v, err := decodeValue(d)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		_, err := d.ReadToken()
+		return list, err
+	}
+	m := map[string]any{}
+	for d.PeekKind() != jsontext.KindEndObject {
+		tok, err := d.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		key := tok.String()
+		for other := range m {
+			if strings.EqualFold(other, key) {
+				return nil, fmt.Errorf("keys %q and %q differ only in case", other, key)
+			}
+		}
+		if m[key], err = decodeValue(d); err != nil {
+			return nil, err
+		}
+	}
+	_, err = d.ReadToken()
+	return m, err
+}
+
+// maxExponent bounds the numbers that are read. Exact arithmetic on a few bytes such as 1e999999999 would take gigabytes.
+const maxExponent = 1000
+
+func exactNumber(s string) (any, error) {
+	if i := strings.IndexAny(s, "eE"); i >= 0 {
+		if exp, err := strconv.Atoi(s[i+1:]); err != nil || exp > maxExponent || exp < -maxExponent {
+			return nil, fmt.Errorf("number %.40s is out of range", s)
+		}
+	}
+	if len(s) > maxExponent {
+		return nil, fmt.Errorf("number of %d digits is out of range", len(s))
+	}
+	return json.Number(s), nil
+}
+
+// Canonical writes a value of DecodeJSON in one fixed form: keys sorted, no white space, numbers by value (25, 25.0 and
+// 2.5e1 are one number, however many digits). Equal values give equal bytes.
+func Canonical(v any) []byte { return appendCanonical(nil, v) }
+
+func appendCanonical(b []byte, v any) []byte {
+	switch v := v.(type) {
+	case nil:
+		return append(b, "null"...)
+	case bool:
+		return strconv.AppendBool(b, v)
+	case string:
+		b, _ = jsontext.AppendQuote(b, v) // replaces what is not UTF-8
+		return b
+	case json.Number:
+		return append(b, canonicalNumber(string(v))...)
+	case []any:
+		b = append(b, '[')
+		for i, e := range v {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendCanonical(b, e)
+		}
+		return append(b, ']')
+	case map[string]any:
+		keys := make([]string, 0, len(v))
+		for k := range v {
+			keys = append(keys, k)
+		}
+		slices.Sort(keys)
+		b = append(b, '{')
+		for i, k := range keys {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b, _ = jsontext.AppendQuote(b, k)
+			b = append(b, ':')
+			b = appendCanonical(b, v[k])
+		}
+		return append(b, '}')
+	}
+	panic(fmt.Sprintf("canonical JSON of a %T", v)) // not a value of DecodeJSON: a programming error
+}
+
+// canonicalNumber writes a number by its value: its significant digits and where the point stands.
+func canonicalNumber(s string) string {
+	sign := ""
+	if strings.HasPrefix(s, "-") {
+		sign, s = "-", s[1:]
+	}
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(s), "e")
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(whole+fraction, "0")
+	trimmed := strings.TrimRight(digits, "0")
+	if trimmed == "" {
+		return "0"
+	}
+	exp, _ := strconv.Atoi(exponent) // none is 0; bounded by exactNumber
+	exp += len(digits) - len(trimmed) - len(fraction)
+	switch point := len(trimmed) + exp; {
+	case exp >= 0 && point <= 40:
+		return sign + trimmed + strings.Repeat("0", exp)
+	case exp < 0 && point > 0:
+		return sign + trimmed[:point] + "." + trimmed[point:]
+	case exp < 0 && point > -8:
+		return sign + "0." + strings.Repeat("0", -point) + trimmed
+	}
+	return sign + trimmed + "e" + strconv.Itoa(exp)
+}
+
+// EqualJSON says whether two JSON texts have the same value. A text that cannot be read is an error.
+func EqualJSON(a, b []byte) (bool, error) {
+	va, err := DecodeJSON(a)
+	if err != nil {
+		return false, err
+	}
+	vb, err := DecodeJSON(b)
+	if err != nil {
+		return false, err
+	}
+	return bytes.Equal(Canonical(va), Canonical(vb)), nil
+}

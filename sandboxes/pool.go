@@ -1,0 +1,199 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Pool is a Provider that makes sandboxes before they are asked for, so that a lease costs microseconds whatever a world
+// costs to make. One worker refills it: a second one takes its processor time from the episodes that run.
+type Pool struct {
+	id    Identity
+	size  int
+	open  func(context.Context, World) (Sandbox, error)
+	stop  context.CancelFunc
+	ctx   context.Context
+	wake  chan struct{}
+	ended chan struct{}
+
+	mu     sync.Mutex
+	want   []World              // announced, not yet made
+	ready  map[string][]Sandbox // by world, made and not yet leased
+	nready int
+	leased map[*pooled]struct{}
+}
+
+// NewPool returns a pool that holds up to size sandboxes of the worlds announced by Prefetch. Worlds that were not
+// announced, or are not ready, are made by Lease itself. A world that cannot be made ahead is dropped from the pool, and
+// Lease reports why.
+func NewPool(id Identity, size int, open func(context.Context, World) (Sandbox, error)) *Pool {
+	ctx, stop := context.WithCancel(context.Background())
+	p := &Pool{id: id, size: size, open: open, ctx: ctx, stop: stop, wake: make(chan struct{}, 1), ended: make(chan struct{}),
+		ready: map[string][]Sandbox{}, leased: map[*pooled]struct{}{}}
+	go p.refill()
+	return p
+}
+
+func (p *Pool) refill() {
+	defer close(p.ended)
+	for {
+		p.mu.Lock()
+		var w World
+		work := len(p.want) > 0 && p.nready < p.size && p.ctx.Err() == nil
+		if work {
+			w, p.want = p.want[0], p.want[1:]
+		}
+		p.mu.Unlock()
+		if !work {
+			select {
+			case <-p.ctx.Done():
+				return
+			case <-p.wake:
+				continue
+			}
+		}
+		s, err := p.open(p.ctx, w)
+		if err != nil {
+			continue
+		}
+		p.mu.Lock()
+		p.ready[w.key()] = append(p.ready[w.key()], s)
+		p.nready++
+		p.mu.Unlock()
+	}
+}
+
+func (w World) key() string { return fmt.Sprintf("%d %s", w.Seed, w.Setup) }
+
+// Lease takes a ready sandbox of the world, or makes one.
+func (p *Pool) Lease(ctx context.Context, w World) (Sandbox, error) {
+	p.mu.Lock()
+	if p.ctx.Err() != nil {
+		p.mu.Unlock()
+		return nil, &Fault{Kind: FaultLease, Op: "lease", Msg: "the pool is closed"}
+	}
+	var s Sandbox
+	key := w.key()
+	if n := len(p.ready[key]); n > 0 {
+		s, p.ready[key] = p.ready[key][n-1], p.ready[key][:n-1]
+		p.nready--
+		if n == 1 {
+			delete(p.ready, key)
+		}
+	} else {
+		for i := range p.want { // made here, so no longer wanted
+			if p.want[i].key() == key {
+				p.want = append(p.want[:i:i], p.want[i+1:]...)
+				break
+			}
+		}
+	}
+	p.mu.Unlock()
+	p.poke()
+	if s == nil {
+		var err error
+		if s, err = p.open(ctx, w); err != nil {
+			if Interrupted(ctx, err) {
+				return nil, err
+			}
+			return nil, NewFault(FaultLease, "lease", err)
+		}
+	}
+	l := &pooled{Sandbox: s, pool: p}
+	p.mu.Lock()
+	closed := p.ctx.Err() != nil
+	if !closed {
+		p.leased[l] = struct{}{}
+	}
+	p.mu.Unlock()
+	if closed {
+		return nil, errors.Join(&Fault{Kind: FaultLease, Op: "lease", Msg: "the pool was closed meanwhile"}, s.Close())
+	}
+	return l, nil
+}
+
+// Prefetch queues worlds for the worker. It keeps at most four times the pool's size: what is announced too early is made
+// by Lease.
+func (p *Pool) Prefetch(worlds ...World) {
+	p.mu.Lock()
+	room := max(0, 4*p.size-len(p.want))
+	p.want = append(p.want, worlds[:min(room, len(worlds))]...)
+	p.mu.Unlock()
+	p.poke()
+}
+
+func (p *Pool) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Identity returns what NewPool was given.
+func (p *Pool) Identity() Identity { return p.id }
+
+// Ready returns how many sandboxes wait to be leased.
+func (p *Pool) Ready() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.nready
+}
+
+// Close ends the worker and closes every sandbox, leased ones too.
+func (p *Pool) Close() error {
+	p.stop()
+	<-p.ended
+	p.mu.Lock()
+	var all []Sandbox
+	for _, ss := range p.ready {
+		all = append(all, ss...)
+	}
+	for l := range p.leased {
+		all = append(all, l.Sandbox)
+	}
+	p.ready, p.nready, p.leased, p.want = map[string][]Sandbox{}, 0, map[*pooled]struct{}{}, nil
+	p.mu.Unlock()
+	var errs []error
+	for _, s := range all {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// pooled is a leased sandbox that leaves its pool's books when it is closed.
+type pooled struct {
+	Sandbox
+	pool *Pool
+}
+
+func (l *pooled) Close() error {
+	l.pool.mu.Lock()
+	delete(l.pool.leased, l)
+	l.pool.mu.Unlock()
+	return l.Sandbox.Close()
+}
+
+func (l *pooled) Probe(ctx context.Context, ask []Question) ([]Answer, error) {
+	return ProbeOf(ctx, l.Sandbox, ask)
+}
+
+func (l *pooled) State(ctx context.Context) (State, error) { return StateOf(ctx, l.Sandbox) }
+
+// ProbeOf asks a sandbox, or anything else that may be a Prober. Where it is none the error wraps errors.ErrUnsupported.
+func ProbeOf(ctx context.Context, v any, ask []Question) ([]Answer, error) {
+	if p, ok := v.(Prober); ok {
+		return p.Probe(ctx, ask)
+	}
+	return nil, fmt.Errorf("probe a world that answers no questions: %w", errors.ErrUnsupported)
+}
+
+// StateOf reads the state of a sandbox, or of anything else that may be a Stater. Where it is none the error wraps
+// errors.ErrUnsupported.
+func StateOf(ctx context.Context, v any) (State, error) {
+	if s, ok := v.(Stater); ok {
+		return s.State(ctx)
+	}
+	return State{}, fmt.Errorf("read the state of a world that shows none: %w", errors.ErrUnsupported)
+}
