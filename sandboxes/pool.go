@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -22,6 +23,8 @@ type Pool struct {
 	want   []World              // announced, not yet made
 	ready  map[string][]Sandbox // by world, made and not yet leased
 	nready int
+	making string        // the world that the worker makes now
+	made   chan struct{} // closed when it is made or has failed; nil while the worker makes none
 	leased map[*pooled]struct{}
 }
 
@@ -44,6 +47,7 @@ func (p *Pool) refill() {
 		work := len(p.want) > 0 && p.nready < p.size && p.ctx.Err() == nil
 		if work {
 			w, p.want = p.want[0], p.want[1:]
+			p.making, p.made = w.key(), make(chan struct{})
 		}
 		p.mu.Unlock()
 		if !work {
@@ -55,12 +59,13 @@ func (p *Pool) refill() {
 			}
 		}
 		s, err := p.open(p.ctx, w)
-		if err != nil {
-			continue
-		}
 		p.mu.Lock()
-		p.ready[w.key()] = append(p.ready[w.key()], s)
-		p.nready++
+		if err == nil {
+			p.ready[w.key()] = append(p.ready[w.key()], s)
+			p.nready++
+		}
+		close(p.made)
+		p.made = nil
 		p.mu.Unlock()
 	}
 }
@@ -69,31 +74,12 @@ func (w World) key() string { return fmt.Sprintf("%d %s", w.Seed, w.Setup) }
 
 // Lease takes a ready sandbox of the world, or makes one.
 func (p *Pool) Lease(ctx context.Context, w World) (Sandbox, error) {
-	p.mu.Lock()
-	if p.ctx.Err() != nil {
-		p.mu.Unlock()
-		return nil, &Fault{Kind: FaultLease, Op: "lease", Msg: "the pool is closed"}
+	s, err := p.take(ctx, w.key())
+	if err != nil {
+		return nil, err
 	}
-	var s Sandbox
-	key := w.key()
-	if n := len(p.ready[key]); n > 0 {
-		s, p.ready[key] = p.ready[key][n-1], p.ready[key][:n-1]
-		p.nready--
-		if n == 1 {
-			delete(p.ready, key)
-		}
-	} else {
-		for i := range p.want { // made here, so no longer wanted
-			if p.want[i].key() == key {
-				p.want = append(p.want[:i:i], p.want[i+1:]...)
-				break
-			}
-		}
-	}
-	p.mu.Unlock()
 	p.poke()
 	if s == nil {
-		var err error
 		if s, err = p.open(ctx, w); err != nil {
 			if Interrupted(ctx, err) {
 				return nil, err
@@ -112,6 +98,43 @@ func (p *Pool) Lease(ctx context.Context, w World) (Sandbox, error) {
 		return nil, errors.Join(&Fault{Kind: FaultLease, Op: "lease", Msg: "the pool was closed meanwhile"}, s.Close())
 	}
 	return l, nil
+}
+
+// take returns a ready sandbox of a world, or nil where the caller has to make one. It waits for one that the worker has
+// begun: nobody else may ever want it, and it would keep its place in the pool for ever.
+func (p *Pool) take(ctx context.Context, key string) (Sandbox, error) {
+	for {
+		p.mu.Lock()
+		if p.ctx.Err() != nil {
+			p.mu.Unlock()
+			return nil, &Fault{Kind: FaultLease, Op: "lease", Msg: "the pool is closed"}
+		}
+		if n := len(p.ready[key]); n > 0 {
+			s := p.ready[key][n-1]
+			p.ready[key] = p.ready[key][:n-1]
+			p.nready--
+			if n == 1 {
+				delete(p.ready, key)
+			}
+			p.mu.Unlock()
+			return s, nil
+		}
+		i := slices.IndexFunc(p.want, func(w World) bool { return w.key() == key })
+		if i >= 0 { // made by the caller, so no longer wanted
+			p.want = slices.Delete(p.want, i, i+1)
+		}
+		made := p.made
+		if i >= 0 || made == nil || p.making != key {
+			p.mu.Unlock()
+			return nil, nil
+		}
+		p.mu.Unlock()
+		select {
+		case <-made:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // Prefetch queues worlds for the worker. It keeps at most four times the pool's size: what is announced too early is made

@@ -139,10 +139,30 @@ func ListAll(ctx context.Context, page func(ctx context.Context, cursor *string)
 	}
 }
 
-// SameID says whether a response's id answers the request's id. Some servers answer a number with its text; a client that
-// waits for the exact spelling waits until its timeout.
+// SameID says whether a response's id answers the request's id. Some servers answer a number with its text, or as a float;
+// a client that waits for the exact spelling waits until its timeout.
 func SameID(sent, got json.RawMessage) bool {
-	return string(bytes.Trim(sent, `"`)) == string(bytes.Trim(got, `"`))
+	if bytes.Equal(sent, got) {
+		return true
+	}
+	a, b := idText(sent), idText(got)
+	return a != "" && a == b
+}
+
+// idText gives an id's text, or an integer's digits. It is empty for what is no id.
+func idText(raw json.RawMessage) string {
+	if len(raw) > 0 && raw[0] == '"' {
+		var s string
+		if json.Unmarshal(raw, &s) != nil {
+			return ""
+		}
+		return s
+	}
+	whole, fraction, _ := strings.Cut(string(raw), ".")
+	if strings.Trim(whole, "-0123456789") != "" || strings.Trim(fraction, "0") != "" {
+		return ""
+	}
+	return whole
 }
 
 // Reply is a JSON-RPC response.

@@ -1,0 +1,786 @@
+// Package envtest proves environments. Check is the whole test of a Spec.
+package envtest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/policies"
+	"github.com/mcpgym/mcpgym/policies/redteam"
+)
+
+// Check proves a Spec: every rule is a subtest on fresh environments under a deadline, and a failure names the rule's reason.
+// It plays a few tasks of each family of each split; with MCPGYM_SOAK set, all of the first 500 of each split.
+func Check(t *testing.T, spec envs.Spec) {
+	t.Helper()
+	if err := spec.Validate(); err != nil {
+		t.Fatalf("the spec is not valid: %v", err)
+	}
+	if os.Getenv(childVar) != "" {
+		printDigest(t, spec)
+		return
+	}
+	c := &checker{spec: spec, tasks: sample(spec)}
+	for _, r := range rules {
+		t.Run(r.name, func(t *testing.T) {
+			limit := time.Minute
+			if soak() {
+				limit = 20 * time.Minute
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			done := make(chan struct{})
+			k := &checker{spec: c.spec, tasks: c.tasks, T: t, ctx: ctx}
+			go func() {
+				defer close(done)
+				r.check(k)
+			}()
+			select {
+			case <-done:
+			case <-time.After(limit + 5*time.Second):
+				t.Errorf("still running after %v", limit)
+			}
+			if t.Failed() {
+				t.Logf("rule %s: %s", r.name, r.why)
+			}
+		})
+	}
+}
+
+func soak() bool { return os.Getenv("MCPGYM_SOAK") != "" }
+
+// checker is one rule's view of the spec.
+type checker struct {
+	*testing.T
+	spec  envs.Spec
+	tasks []envs.Task // a few of each family and split
+	ctx   context.Context
+}
+
+const (
+	scanned   = 500 // tasks of a split that are looked at
+	perFamily = 2   // of which this many of each family are played
+	answers   = 100 // of each family whose answers are counted
+)
+
+func sample(spec envs.Spec) []envs.Task {
+	var tasks []envs.Task
+	for _, name := range spec.SplitNames() {
+		count := map[string]int{}
+		for i := range scanned {
+			t := spec.Splits[name].Task(i)
+			if count[t.Family]++; soak() || count[t.Family] <= perFamily {
+				tasks = append(tasks, t)
+			}
+		}
+	}
+	return tasks
+}
+
+// rules in the order in which they are run. Each is told to a reader by why.
+var rules = []struct {
+	name, why string
+	check     func(*checker)
+}{
+	{"tasks", "a task has an ID of its own, a family, a prompt, criteria, and a gold solution within the limits whose calls are its par; a split gives the same task for the same index", (*checker).wellFormed},
+	{"tools", "tools are described, have object schemas, and are the same after every reset", (*checker).tools},
+	{"oracle", "every gold solution terminates the episode and earns exactly 1", (*checker).oracle},
+	{"noop", "answering nothing at once earns at most 0: the goal must not hold at the start", (*checker).noop},
+	{"deterministic", "the same task and actions give the same record, byte for byte, in one environment and in another", (*checker).deterministic},
+	{"clean-reset", "a reset in mid-episode leaves nothing of the old episode", (*checker).cleanReset},
+	{"isolation", "an episode played at the same time changes nothing", (*checker).isolation},
+	{"parallel", "episodes played at once give the same records as one after the other", (*checker).parallel},
+	{"locale", "time zone and language of the machine change nothing", (*checker).locale},
+	{"bad-calls", "what an agent does wrong it is told, it costs something, and the episode goes on", (*checker).badCalls},
+	{"budget", "an episode that runs out of turns is truncated, not terminated, earns nothing, and is over", (*checker).budget},
+	{"agent-fault", "what an agent can cause is not void", (*checker).agentFault},
+	{"cancel", "a cancelled context ends Reset and Step at once, with its error", (*checker).cancel},
+	{"rescore", "a record read back from JSON scores the same: a reward is a function of the record alone", (*checker).rescore},
+	{"secret", "neither prompt nor tools give the answer away, and no observation shows the wanted answer as it is stored or the state's hash", (*checker).secret},
+	{"probes", "what the verifier asks reaches no agent", (*checker).probes},
+	{"evidence", "the right answer without the results it follows from earns nothing", (*checker).evidence},
+	{"guess", "a family has at least 20 answers, none of them common: guessing must not pay", (*checker).guess},
+	{"derivable", "each text and number of a gold call stands in the prompt, the tools, or a result before it", (*checker).derivable},
+	{"cheats", "no cheat earns more than 0", (*checker).cheats},
+	{"close", "an environment closes twice and leaves no goroutine behind", (*checker).close},
+}
+
+func (c *checker) env() *envs.Env {
+	e, err := envs.New(c.spec)
+	if err != nil {
+		c.Fatalf("make the environment: %v", err)
+	}
+	c.Cleanup(func() { e.Close() })
+	return e
+}
+
+// play plays a task; a void episode or an error fails the rule.
+func (c *checker) play(e *envs.Env, task envs.Task, p policies.Policy) *envs.Trajectory {
+	t, err := policies.Rollout(c.ctx, e, task, p, 1)
+	if err != nil {
+		c.Errorf("%s: %v", task.ID, err)
+		return nil
+	}
+	if t.Void != nil {
+		c.Errorf("%s: void: %v", task.ID, t.Void)
+		return nil
+	}
+	return t
+}
+
+func encode(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return []byte("not encodable: " + err.Error())
+	}
+	return b.Bytes()
+}
+
+func (c *checker) wellFormed() {
+	seen := map[string]string{}
+	for _, name := range c.spec.SplitNames() {
+		src := c.spec.Splits[name]
+		for _, i := range []int{0, 1, 7, 3} {
+			a, b := src.Task(i), src.Task(i)
+			if !bytes.Equal(encode(a), encode(b)) || !bytes.Equal(encode(a.Solution), encode(b.Solution)) {
+				c.Errorf("split %s gives two tasks for index %d", name, i)
+			}
+		}
+		for i := range 100 {
+			id := src.Task(i).ID
+			if other, ok := seen[id]; ok {
+				c.Errorf("task %s stands twice: %s and %s/%d", id, other, name, i)
+			}
+			seen[id] = fmt.Sprintf("%s/%d", name, i)
+		}
+	}
+	for _, t := range c.tasks {
+		calls := 0
+		for i, a := range t.Solution {
+			calls += len(a.Calls)
+			if last := i == len(t.Solution)-1; last != (len(a.Calls) == 0) {
+				c.Errorf("%s: the gold solution must end with its only turn without calls", t.ID)
+			}
+		}
+		switch l := c.spec.Limits; {
+		case t.ID == "" || t.Family == "" || strings.TrimSpace(t.Prompt) == "":
+			c.Errorf("%q: ID, family and prompt must be set", t.ID)
+		case len(t.Want) == 0 && len(t.Assertions) == 0:
+			c.Errorf("%s: neither a wanted answer nor assertions: anything would pass", t.ID)
+		case len(t.Solution) == 0:
+			c.Errorf("%s: no gold solution", t.ID)
+		case t.Par != calls:
+			c.Errorf("%s: par is %d, the gold solution makes %d calls", t.ID, t.Par, calls)
+		case len(t.Solution) > l.Turns || calls >= l.Calls:
+			c.Errorf("%s: the gold solution of %d turns and %d calls does not fit the limits", t.ID, len(t.Solution), calls)
+		}
+	}
+}
+
+func (c *checker) tools() {
+	e := c.env()
+	for _, task := range c.tasks {
+		var lists [2][]byte
+		for i := range lists {
+			if _, err := e.Reset(c.ctx, task); err != nil {
+				c.Fatalf("%s: %v", task.ID, err)
+			}
+			tools := e.Trajectory().Tools
+			lists[i] = encode(tools)
+			if len(tools) == 0 {
+				c.Fatalf("%s: no tools", task.ID)
+			}
+			for _, t := range tools {
+				var schema struct {
+					Type string `json:"type"`
+				}
+				if err := json.Unmarshal(t.InputSchema, &schema); err != nil || schema.Type != "object" {
+					c.Errorf("tool %s: the input schema is not of type object", t.Name)
+				}
+				if strings.TrimSpace(t.Description) == "" {
+					c.Errorf("tool %s has no description", t.Name)
+				}
+			}
+		}
+		if !bytes.Equal(lists[0], lists[1]) {
+			c.Fatalf("%s: a second reset lists other tools", task.ID)
+		}
+	}
+}
+
+func (c *checker) oracle() {
+	e := c.env()
+	for _, task := range c.tasks {
+		t := c.play(e, task, policies.Oracle{})
+		if t == nil {
+			continue
+		}
+		if t.End != envs.EndAnswer {
+			c.Errorf("%s: the gold solution ends with %q", task.ID, t.End)
+		}
+		if d := t.Score.Value - 1; !t.Score.Success || d > 1e-9 || d < -1e-9 {
+			c.Errorf("%s: the gold solution earns %v: %s", task.ID, t.Score.Value, encode(t.Score.Parts))
+		}
+	}
+}
+
+func (c *checker) nothing(e *envs.Env, task envs.Task, name string, p policies.Policy) *envs.Trajectory {
+	t := c.play(e, task, p)
+	if t != nil && (t.Score.Value > 0 || t.Score.Success) {
+		c.Errorf("%s: %s earns %v: %s", task.ID, name, t.Score.Value, encode(t.Score.Parts))
+	}
+	return t
+}
+
+func (c *checker) noop() {
+	e := c.env()
+	for _, task := range c.tasks {
+		c.nothing(e, task, "doing nothing", policies.Noop{})
+	}
+}
+
+func (c *checker) same(what string, task envs.Task, a, b *envs.Trajectory) {
+	if a == nil || b == nil {
+		return
+	}
+	if x, y := encode(a), encode(b); !bytes.Equal(x, y) {
+		at := 0
+		for at < min(len(x), len(y)) && x[at] == y[at] {
+			at++
+		}
+		from := max(0, at-60)
+		c.Errorf("%s: %s gives another record, from\n  ...%s\nto\n  ...%s", task.ID, what, x[from:min(len(x), at+60)], y[from:min(len(y), at+60)])
+	}
+}
+
+func (c *checker) deterministic() {
+	e, other := c.env(), c.env()
+	for _, task := range c.tasks {
+		first := c.play(e, task, policies.Oracle{})
+		c.same("playing again", task, first, c.play(e, task, policies.Oracle{}))
+		c.same("playing in another environment", task, first, c.play(other, task, policies.Oracle{}))
+	}
+}
+
+func (c *checker) cleanReset() {
+	e, fresh := c.env(), c.env()
+	for _, task := range c.tasks {
+		if _, err := e.Reset(c.ctx, task); err != nil {
+			c.Fatalf("%s: %v", task.ID, err)
+		}
+		for _, a := range task.Solution[:len(task.Solution)-1] {
+			if _, err := e.Step(c.ctx, a); err != nil {
+				c.Fatalf("%s: %v", task.ID, err)
+			}
+		}
+		c.same("playing after a reset in mid-episode", task, c.play(fresh, task, policies.Oracle{}), c.play(e, task, policies.Oracle{}))
+	}
+}
+
+func (c *checker) isolation() {
+	alone, e, disturber := c.env(), c.env(), c.env()
+	for i, task := range c.tasks {
+		want := c.play(alone, task, policies.Oracle{})
+		if _, err := e.Reset(c.ctx, task); err != nil {
+			c.Fatalf("%s: %v", task.ID, err)
+		}
+		for _, a := range task.Solution {
+			c.play(disturber, task, policies.Oracle{})
+			c.play(disturber, c.tasks[(i+1)%len(c.tasks)], policies.Oracle{})
+			if _, err := e.Step(c.ctx, a); err != nil {
+				c.Fatalf("%s: %v", task.ID, err)
+			}
+		}
+		c.same("playing beside another episode", task, want, e.Trajectory())
+	}
+}
+
+func (c *checker) parallel() {
+	e := c.env()
+	got := make([][4]*envs.Trajectory, len(c.tasks)) // a group of four members each
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			e := c.env()
+			for i := range c.tasks {
+				for m := range 4 {
+					if (i*4+m)%8 == w {
+						got[i][m] = c.play(e, c.tasks[i], policies.Oracle{})
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i, task := range c.tasks {
+		want := c.play(e, task, policies.Oracle{})
+		for _, t := range got[i] {
+			c.same("playing in parallel", task, want, t)
+		}
+	}
+}
+
+// childVar makes Check print a digest of the gold records and do nothing else: how the locale rule looks at itself from a
+// process with another time zone and language.
+const childVar = "MCPGYM_ENVTEST_DIGEST"
+
+var digestLine = regexp.MustCompile(`(?m)^envtest digest (.*)$`)
+
+func printDigest(t *testing.T, spec envs.Spec) {
+	c := &checker{spec: spec, T: t, ctx: t.Context(), tasks: sample(spec)}
+	fmt.Printf("\nenvtest digest %s\n", c.digest())
+}
+
+func (c *checker) digest() string {
+	e := c.env()
+	h := sha256.New()
+	for _, task := range c.tasks {
+		h.Write(encode(c.play(e, task, policies.Oracle{})))
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+func (c *checker) locale() {
+	exe, err := os.Executable()
+	if err != nil {
+		c.Fatal(err)
+	}
+	path := strings.Split(c.Name(), "/")
+	for i := range path {
+		path[i] = "^" + regexp.QuoteMeta(path[i]) + "$"
+	}
+	run := strings.Join(path[:len(path)-1], "/")
+	var first string
+	for _, place := range [][2]string{{"UTC", "C"}, {"Asia/Kolkata", "tr_TR.UTF-8"}, {"America/Los_Angeles", "de_DE.UTF-8"}} {
+		cmd := exec.CommandContext(c.ctx, exe, "-test.run", run, "-test.count=1")
+		cmd.Env = append(os.Environ(), childVar+"=1", "TZ="+place[0], "LANG="+place[1], "LC_ALL="+place[1])
+		out, err := cmd.CombinedOutput()
+		m := digestLine.FindSubmatch(out)
+		if err != nil || m == nil {
+			c.Fatalf("play with TZ=%s LANG=%s: %v\n%s", place[0], place[1], err, out)
+		}
+		if first == "" {
+			first = string(m[1])
+		}
+		if string(m[1]) != first {
+			c.Errorf("TZ=%s LANG=%s gives other records than TZ=UTC LANG=C", place[0], place[1])
+		}
+	}
+}
+
+func (c *checker) badCalls() {
+	e := c.env()
+	for _, task := range c.tasks {
+		if _, err := e.Reset(c.ctx, task); err != nil {
+			c.Fatalf("%s: %v", task.ID, err)
+		}
+		tool := e.Trajectory().Tools[0].Name
+		for _, bad := range []struct {
+			call envs.Call
+			want []envs.Status
+		}{
+			{envs.Call{Name: tool + "_x", Arguments: json.RawMessage(`{}`)}, []envs.Status{envs.StatusUnknown}},
+			{envs.Call{Name: tool, Arguments: json.RawMessage(`{"a`)}, []envs.Status{envs.StatusMalformed}},
+			{envs.Call{Name: tool, Arguments: json.RawMessage(`[1]`)}, []envs.Status{envs.StatusMalformed}},
+			{envs.Call{Name: tool, Arguments: json.RawMessage(`{"a":1,"a":2}`)}, []envs.Status{envs.StatusMalformed}},
+		} {
+			s, err := e.Step(c.ctx, envs.Action{Calls: []envs.Call{bad.call}})
+			if err != nil {
+				c.Fatalf("%s: call %s %s: %v", task.ID, bad.call.Name, bad.call.Arguments, err)
+			}
+			if s.Terminated || s.Truncated {
+				c.Fatalf("%s: call %s %s ends the episode", task.ID, bad.call.Name, bad.call.Arguments)
+			}
+			if r := s.Observation.Results[0]; !r.IsError || !slices.Contains(bad.want, r.Status) || r.Text == "" {
+				c.Errorf("%s: call %s %s gives %s, want an error of status %v", task.ID, bad.call.Name, bad.call.Arguments, encode(r), bad.want)
+			}
+		}
+		if _, err := e.Step(c.ctx, envs.Action{Text: "x"}); err != nil {
+			c.Fatalf("%s: %v", task.ID, err)
+		}
+		if s := e.Trajectory().Score; s == nil || s.Value >= 0 {
+			c.Errorf("%s: an invented tool costs nothing", task.ID)
+		}
+	}
+}
+
+func (c *checker) budget() {
+	e := c.env()
+	for _, task := range c.tasks {
+		if _, err := e.Reset(c.ctx, task); err != nil {
+			c.Fatalf("%s: %v", task.ID, err)
+		}
+		var s envs.Step
+		for i := 0; !s.Terminated && !s.Truncated; i++ {
+			if i >= c.spec.Limits.Turns {
+				c.Fatalf("%s: the episode goes on after %d turns", task.ID, i)
+			}
+			var err error
+			if s, err = e.Step(c.ctx, task.Solution[0]); err != nil {
+				c.Fatalf("%s: %v", task.ID, err)
+			}
+		}
+		if len(task.Solution[0].Calls) > 0 && (s.Terminated || !s.Truncated) {
+			c.Errorf("%s: repeating a call terminates the episode", task.ID)
+		}
+		if _, err := e.Step(c.ctx, task.Solution[0]); !errors.Is(err, envs.ErrDone) {
+			c.Errorf("%s: a step after the end returns %v, want ErrDone", task.ID, err)
+		}
+		if len(task.Solution[0].Calls) > 0 && e.Trajectory().Score.Value > 0 {
+			c.Errorf("%s: repeating a call earns %v", task.ID, e.Trajectory().Score.Value)
+		}
+	}
+}
+
+func (c *checker) agentFault() {
+	e := c.env()
+	for _, task := range c.tasks {
+		if _, err := e.Reset(c.ctx, task); err != nil {
+			c.Fatalf("%s: %v", task.ID, err)
+		}
+		for _, a := range redteam.Hostile(policies.Episode{Tools: e.Trajectory().Tools}) {
+			s, err := e.Step(c.ctx, a)
+			if err != nil {
+				c.Fatalf("%s: calls %s: %v", task.ID, encode(a.Calls)[:200], err)
+			}
+			if s.Terminated || s.Truncated {
+				break
+			}
+		}
+		if v := e.Trajectory().Void; v != nil {
+			c.Errorf("%s: void by the agent's doing: %v", task.ID, v)
+		}
+	}
+}
+
+func (c *checker) cancel() {
+	e := c.env()
+	ctx, cancel := context.WithCancel(c.ctx)
+	task := c.tasks[0]
+	if _, err := e.Reset(ctx, task); err != nil {
+		c.Fatal(err)
+	}
+	cancel()
+	for what, f := range map[string]func() error{
+		"Step":  func() error { _, err := e.Step(ctx, task.Solution[0]); return err },
+		"Reset": func() error { _, err := c.env().Reset(ctx, task); return err },
+	} {
+		start := time.Now()
+		if err := f(); !errors.Is(err, context.Canceled) {
+			c.Errorf("%s under a cancelled context returns %v", what, err)
+		}
+		if d := time.Since(start); d > 2*time.Second {
+			c.Errorf("%s under a cancelled context takes %v", what, d)
+		}
+	}
+}
+
+func (c *checker) rescore() {
+	e := c.env()
+	for _, task := range c.tasks {
+		for _, p := range []policies.Policy{policies.Oracle{}, policies.Noop{}} {
+			t := c.play(e, task, p)
+			if t == nil {
+				continue
+			}
+			line := encode(t)
+			var back envs.Trajectory
+			if err := json.Unmarshal(line, &back); err != nil {
+				c.Fatalf("%s: read the record back: %v", task.ID, err)
+			}
+			if !bytes.Equal(encode(&back), line) {
+				c.Errorf("%s: the record does not read back as it was written", task.ID)
+			}
+			back.Score = nil
+			s, err := c.spec.Reward.Score(&back)
+			if err != nil || !bytes.Equal(encode(s), encode(t.Score)) {
+				c.Errorf("%s: the record read back scores %s (%v), live it was %s", task.ID, encode(s), err, encode(t.Score))
+			}
+		}
+	}
+}
+
+// values splits the gold answer of a task into its values.
+func values(task envs.Task) []string {
+	_, answer, _ := strings.Cut(redteam.Final(task), ":")
+	var out []string
+	for _, v := range strings.Split(answer, ";") {
+		if v = strings.TrimSpace(v); v != "" {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// holds says whether text has value as a word of its own.
+func holds(text, value string) bool {
+	at := 0
+	for {
+		i := strings.Index(text[at:], value)
+		if i < 0 {
+			return false
+		}
+		i += at
+		end := i + len(value)
+		if (i == 0 || !wordy(text[i-1])) && (end == len(text) || !wordy(text[end])) {
+			return true
+		}
+		at = i + 1
+	}
+}
+
+func wordy(b byte) bool {
+	return b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= 0x80 || b == '.'
+}
+
+func (c *checker) secret() {
+	e := c.env()
+	for _, task := range c.tasks {
+		t := c.play(e, task, policies.Oracle{})
+		if t == nil {
+			continue
+		}
+		shown := c.spec.System + "\n" + task.System + "\n" + task.Prompt + "\n"
+		for _, r := range t.Results() {
+			shown += r.Text + "\n"
+		}
+		if len(task.Want) > 8 && strings.Contains(shown, string(task.Want)) {
+			c.Errorf("%s: the agent is shown the wanted answer as it is stored", task.ID)
+		}
+		if t.State != nil && t.State.Hash != "" && strings.Contains(shown, t.State.Hash) {
+			c.Errorf("%s: the agent is shown the state's hash", task.ID)
+		}
+	}
+	// A prompt may hold an answer by chance, and names that are part of one; it may not do so as a rule.
+	c.families(func(split, family string, tasks []envs.Task) {
+		given := 0
+		for _, t := range tasks {
+			all := true
+			for _, v := range values(t) {
+				all = all && holds(t.Prompt+" "+t.System, v)
+			}
+			if all && len(values(t)) > 0 {
+				given++
+			}
+		}
+		if given > len(tasks)/4 {
+			c.Errorf("%s of %s: %d of %d prompts hold their answer", family, split, given, len(tasks))
+		}
+	})
+}
+
+// families calls f with up to 100 tasks of each family of each split.
+func (c *checker) families(f func(split, family string, tasks []envs.Task)) {
+	for _, split := range c.spec.SplitNames() {
+		byFamily := map[string][]envs.Task{}
+		var order []string
+		for i, full := 0, 0; i < 40*answers && (full == 0 || full < len(order)); i++ {
+			t := c.spec.Splits[split].Task(i)
+			if byFamily[t.Family] == nil {
+				order = append(order, t.Family)
+			}
+			if byFamily[t.Family] = append(byFamily[t.Family], t); len(byFamily[t.Family]) == answers {
+				full++
+			}
+		}
+		for _, family := range order {
+			f(split, family, byFamily[family])
+		}
+	}
+}
+
+func (c *checker) probes() {
+	e := c.env()
+	for _, task := range c.tasks {
+		if len(task.Assertions) == 0 {
+			continue
+		}
+		t := c.play(e, task, policies.Oracle{})
+		if t == nil {
+			continue
+		}
+		shown := c.spec.System + task.System + task.Prompt + string(encode(t.Tools))
+		for _, r := range t.Results() {
+			shown += r.Text
+		}
+		for _, a := range task.Assertions {
+			if strings.Contains(shown, a.Ask.Text) {
+				c.Errorf("%s: the agent is shown the verifier's question %q", task.ID, a.Ask.Text)
+			}
+		}
+	}
+}
+
+func (c *checker) evidence() {
+	e := c.env()
+	for _, task := range c.tasks {
+		told := redteam.Cheat{Name: "told", Play: func(policies.Episode, envs.Task) []envs.Action {
+			return []envs.Action{{Text: redteam.Final(task)}}
+		}}
+		c.nothing(e, task, "the right answer without any call", told)
+	}
+}
+
+func (c *checker) guess() {
+	c.families(func(split, family string, tasks []envs.Task) {
+		count := map[string]int{}
+		most := 0
+		for _, t := range tasks {
+			a := strings.Join(values(t), "; ")
+			if a == "" {
+				return // judged by the world's state, not by an answer
+			}
+			count[a]++
+			most = max(most, count[a])
+		}
+		if len(count) == 1 {
+			return // a family of abstentions: the evidence rule holds it
+		}
+		if need := min(20, len(tasks)); len(count) < need {
+			c.Errorf("%s of %s: %d different answers in %d tasks, want %d or more", family, split, len(count), len(tasks), need)
+		}
+		if len(tasks) == answers && most > answers/6 {
+			c.Errorf("%s of %s: one answer is right in %d of %d tasks", family, split, most, len(tasks))
+		}
+	})
+}
+
+var dates = regexp.MustCompile(`\d{4}-\d{2}-\d{2}`)
+
+func (c *checker) derivable() {
+	e := c.env()
+	for _, task := range c.tasks {
+		t := c.play(e, task, policies.Oracle{})
+		if t == nil {
+			continue
+		}
+		known := c.spec.System + "\n" + task.System + "\n" + task.Prompt + "\n" + string(encode(t.Tools))
+		for _, s := range t.Steps {
+			for _, call := range s.Action.Calls {
+				v, err := envs.DecodeJSON(call.Arguments)
+				if err != nil {
+					c.Errorf("%s: gold call %s: %v", task.ID, call.Name, err)
+					continue
+				}
+				for _, leaf := range leaves(v) {
+					if !derived(leaf, known) {
+						c.Errorf("%s: gold call %s uses %q, which stands nowhere before it", task.ID, call.Name, leaf)
+					}
+				}
+			}
+			for _, r := range s.Observation.Results {
+				known += "\n" + r.Text
+			}
+		}
+	}
+}
+
+// derived says whether an agent could have a literal: it stands in what it saw, is a small count, or is a date near one seen.
+func derived(leaf, known string) bool {
+	if strings.Contains(strings.ToLower(known), strings.ToLower(leaf)) {
+		return true
+	}
+	if len(leaf) <= 2 && strings.Trim(leaf, "0123456789") == "" {
+		return true
+	}
+	day, err := time.Parse(time.DateOnly, leaf)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(dates.FindAllString(known, -1), func(s string) bool {
+		near, err := time.Parse(time.DateOnly, s)
+		return err == nil && day.Sub(near).Abs() < 400*24*time.Hour
+	})
+}
+
+func leaves(v any) []string {
+	switch v := v.(type) {
+	case string:
+		return []string{v}
+	case json.Number:
+		return []string{v.String()}
+	case []any:
+		var out []string
+		for _, e := range v {
+			out = append(out, leaves(e)...)
+		}
+		return out
+	case map[string]any:
+		var out []string
+		for _, e := range v {
+			out = append(out, leaves(e)...)
+		}
+		slices.Sort(out)
+		return out
+	}
+	return nil
+}
+
+func (c *checker) cheats() {
+	commonest := map[string]string{}
+	c.families(func(_, family string, tasks []envs.Task) {
+		count, most := map[string]int{}, 0
+		for _, t := range tasks {
+			f := redteam.Final(t)
+			if count[f]++; count[f] > most {
+				most, commonest[family] = count[f], f
+			}
+		}
+	})
+	e := c.env()
+	for _, task := range c.tasks {
+		cheats := append(redteam.Generic(), redteam.Modal(commonest))
+		if c.spec.Cheats != nil {
+			for _, s := range c.spec.Cheats(task) {
+				cheats = append(cheats, redteam.Scripted(s))
+			}
+		}
+		for _, cheat := range cheats {
+			c.nothing(e, task, "cheat "+cheat.Name, cheat)
+		}
+	}
+}
+
+func (c *checker) close() {
+	before := runtime.NumGoroutine()
+	for range 5 {
+		e, err := envs.New(c.spec)
+		if err != nil {
+			c.Fatal(err)
+		}
+		if _, err := e.Reset(c.ctx, c.tasks[0]); err != nil {
+			c.Fatal(err)
+		}
+		for range 2 {
+			if err := e.Close(); err != nil {
+				c.Errorf("close: %v", err)
+			}
+		}
+		if v := e.Trajectory().Void; v == nil {
+			c.Errorf("an episode closed before its end is not void")
+		}
+	}
+	for end := time.Now().Add(2 * time.Second); runtime.NumGoroutine() > before; {
+		if time.Now().After(end) {
+			c.Fatalf("%d goroutines before, %d after closing", before, runtime.NumGoroutine())
+		}
+		runtime.Gosched()
+		time.Sleep(time.Millisecond)
+	}
+}
