@@ -31,7 +31,8 @@ type Env struct {
 	sent []sentCall // what was sent to the server in this episode, for the question who is to blame
 	turn int        // where in sent the current turn begins
 	done bool
-	used int // calls so far
+	used int  // calls so far
+	over bool // a call was asked for when none was left
 	last time.Time
 }
 
@@ -58,7 +59,7 @@ func (e *Env) Reset(ctx context.Context, task Task) (Observation, error) {
 		return Observation{}, err
 	}
 	e.t = &Trajectory{Version: TrajectoryVersion, Env: e.spec.Name, Identity: e.spec.Sandboxes.Identity(), Limits: e.spec.Limits, Task: task}
-	e.sent, e.used, e.done = e.sent[:0], 0, true
+	e.sent, e.used, e.over, e.done = e.sent[:0], 0, false, true
 	op := fmt.Sprintf("reset %s to task %s", e.spec.Name, task.ID)
 	if err := e.open(ctx, task.World); err != nil {
 		return Observation{}, e.void(ctx, op, sandboxes.FaultLease, err)
@@ -155,7 +156,7 @@ func (e *Env) Step(ctx context.Context, a Action) (Step, error) {
 		switch {
 		case results[len(results)-1].Status == StatusKilled:
 			end = EndKilled
-		case e.used >= e.spec.Limits.Calls:
+		case e.over:
 			end = EndCalls
 		case len(e.t.Steps)+1 >= e.spec.Limits.Turns:
 			end = EndTurns
@@ -279,31 +280,37 @@ func (e *Env) call(ctx context.Context, c Call) (CallResult, error) {
 // table of bad calls is kept: what an agent does wrong, it is told, and the episode goes on.
 func (e *Env) prepare(c Call) (CallResult, *compiledTool) {
 	r := CallResult{ID: c.ID, Name: c.Name, IsError: true}
-	if e.used >= e.spec.Limits.Calls {
-		r.Status, r.Text = StatusLimit, fmt.Sprintf("not run: the limit of %d calls an episode is reached", e.spec.Limits.Calls)
+	refuse := func(status Status, text string) (CallResult, *compiledTool) {
+		r.Status, r.Text = status, text
+		r.cut(e.spec.Limits.ResultBytes) // the text may quote what the agent wrote
 		return r, nil
+	}
+	if e.used >= e.spec.Limits.Calls {
+		return refuse(StatusLimit, fmt.Sprintf("not run: the limit of %d calls an episode is reached", e.spec.Limits.Calls))
 	}
 	e.used++
 	tool := e.ts.byName[c.Name]
 	if tool == nil {
-		r.Status, r.Text = StatusUnknown, e.ts.unknownTool(c.Name)
-		return r, nil
+		return refuse(StatusUnknown, e.ts.unknownTool(c.Name))
 	}
 	if c.Malformed != "" {
-		r.Status, r.Text = StatusMalformed, fmt.Sprintf("the call of %s cannot be read: %s; send its arguments as one JSON object", c.Name, malformedWhy(c.Malformed))
-		return r, nil
+		return refuse(StatusMalformed, fmt.Sprintf("the call of %s cannot be read: %s; send its arguments as one JSON object", c.Name, malformedWhy(c.Malformed)))
 	}
-	if len(c.Arguments) == 0 {
-		c.Arguments = json.RawMessage("{}")
-	}
-	check := tool.check(c.Arguments)
+	check := tool.check(c.args())
 	r.Unknown = check.unknown
 	if check.status != StatusOK {
-		r.Status, r.Text = check.status, check.text
-		return r, nil
+		return refuse(check.status, check.text)
 	}
-	e.sent = append(e.sent, sentCall{c.Name, c.Arguments})
+	e.sent = append(e.sent, sentCall{c.Name, c.args()})
 	return r, tool
+}
+
+// args gives the arguments to send: none are an empty object.
+func (c Call) args() json.RawMessage {
+	if len(c.Arguments) == 0 {
+		return json.RawMessage("{}")
+	}
+	return c.Arguments
 }
 
 func malformedWhy(text string) string {
@@ -317,7 +324,7 @@ func malformedWhy(text string) string {
 func (e *Env) send(ctx context.Context, tool *compiledTool, c Call, r *CallResult) error {
 	limit := e.spec.Limits.Call
 	cctx, cancel := context.WithTimeout(ctx, limit)
-	res, err := e.box.Session().Call(cctx, c.Name, c.Arguments)
+	res, err := e.box.Session().Call(cctx, c.Name, c.args())
 	late := cctx.Err() != nil
 	cancel()
 	switch {
@@ -397,8 +404,10 @@ func clean(a Action) Action {
 		if c.ID == "" {
 			c.ID = fmt.Sprintf("call_%d", i)
 		}
-		if len(c.Arguments) > 0 && (!utf8.Valid(c.Arguments) || !json.Valid(c.Arguments)) {
-			c.Malformed, c.Arguments = string(c.Arguments), nil
+		if len(c.Arguments) > 0 {
+			if _, err := DecodeJSON(c.Arguments); err != nil { // too deep, too, for a record that must be readable
+				c.Malformed, c.Arguments = string(c.Arguments), nil
+			}
 		}
 		c.Malformed = valid(c.Malformed)
 		if len(c.Arguments) > 0 && bytes.ContainsAny(c.Arguments, " \t\r\n") {

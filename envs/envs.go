@@ -120,7 +120,7 @@ const (
 	EndAnswer End = "answer" // terminated: the agent gave its final answer
 	EndKilled End = "killed" // terminated: the agent ended its own sandbox
 	EndTurns  End = "turns"  // truncated: no turn left
-	EndCalls  End = "calls"  // truncated: no call left
+	EndCalls  End = "calls"  // truncated: a call was asked for when none was left
 	EndTime   End = "time"   // truncated: no time left
 )
 

@@ -9,12 +9,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
 
 // DecodeJSON reads one JSON value exactly: numbers stay json.Number, and an object that repeats a key, or has two keys that
-// differ only in case, is an error, since readers do not agree on which of them counts. Text that is not UTF-8 is an error.
+// differ only in case, is an error, since readers do not agree on which of them counts. Text that is not UTF-8 is an error,
+// and so is what is nested too deeply and a number too large to compute with.
 func DecodeJSON(data []byte) (any, error) {
 	d := jsontext.NewDecoder(bytes.NewReader(data))
 	v, err := decodeValue(d)
@@ -34,6 +36,9 @@ func decodeValue(d *jsontext.Decoder) (any, error) {
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, err
+	}
+	if d.StackDepth() > maxDepth {
+		return nil, fmt.Errorf("nested deeper than %d", maxDepth)
 	}
 	switch tok.Kind() {
 	case jsontext.KindString:
@@ -58,18 +63,18 @@ func decodeValue(d *jsontext.Decoder) (any, error) {
 		_, err := d.ReadToken()
 		return list, err
 	}
-	m := map[string]any{}
+	m, folded := map[string]any{}, map[string]string{}
 	for d.PeekKind() != jsontext.KindEndObject {
 		tok, err := d.ReadToken()
 		if err != nil {
 			return nil, err
 		}
 		key := tok.String()
-		for other := range m {
-			if strings.EqualFold(other, key) {
-				return nil, fmt.Errorf("keys %q and %q differ only in case", other, key)
-			}
+		one := strings.Map(foldRune, key)
+		if other, ok := folded[one]; ok {
+			return nil, fmt.Errorf("keys %q and %q differ only in case", other, key)
 		}
+		folded[one] = key
 		if m[key], err = decodeValue(d); err != nil {
 			return nil, err
 		}
@@ -78,19 +83,42 @@ func decodeValue(d *jsontext.Decoder) (any, error) {
 	return m, err
 }
 
-// maxExponent bounds the numbers that are read. Exact arithmetic on a few bytes such as 1e999999999 would take gigabytes.
+// foldRune gives one rune for all that strings.EqualFold holds equal: a small letter for ASCII, so that most keys stay as
+// they are.
+func foldRune(r rune) rune {
+	if 'a' <= r && r <= 'z' {
+		return r
+	}
+	least := r
+	for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
+		least = min(least, f)
+	}
+	if 'A' <= least && least <= 'Z' {
+		least += 'a' - 'A'
+	}
+	return least
+}
+
+// maxDepth bounds nesting. A record that holds what was read must be readable in turn, and encoding/json stops at 10000.
+const maxDepth = 1000
+
+// maxExponent bounds the numbers that are read, and their digits. Exact arithmetic on a few bytes such as 1e999999999 would take gigabytes.
 const maxExponent = 1000
 
 func exactNumber(s string) (any, error) {
-	if i := strings.IndexAny(s, "eE"); i >= 0 {
-		if exp, err := strconv.Atoi(s[i+1:]); err != nil || exp > maxExponent || exp < -maxExponent {
-			return nil, fmt.Errorf("number %.40s is out of range", s)
-		}
-	}
-	if len(s) > maxExponent {
-		return nil, fmt.Errorf("number of %d digits is out of range", len(s))
+	if !inRange(s) || !inRange(canonicalNumber(s)) { // what Canonical writes must be readable, too
+		return nil, fmt.Errorf("number %.40s is out of range", s)
 	}
 	return json.Number(s), nil
+}
+
+func inRange(s string) bool {
+	if i := strings.IndexAny(s, "eE"); i >= 0 {
+		if exp, err := strconv.Atoi(s[i+1:]); err != nil || exp > maxExponent || exp < -maxExponent {
+			return false
+		}
+	}
+	return len(s) <= maxExponent
 }
 
 // Canonical writes a value of DecodeJSON in one fixed form: keys sorted, no white space, numbers by value (25, 25.0 and

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -27,7 +28,8 @@ type toolset struct {
 type compiledTool struct {
 	sandboxes.Tool
 	input, output *jsonschema.Schema
-	params        map[string]bool // the properties that the input schema names
+	params        map[string]bool     // the properties that the input schema names
+	patterns      []jsonschema.Regexp // and the forms of names that it gives
 }
 
 // compileTools checks what a server offers. An error is the server's fault.
@@ -50,12 +52,30 @@ func compileTools(list []sandboxes.Tool) (*toolset, error) {
 				return nil, fmt.Errorf("output schema of %s: %w", t.Name, err)
 			}
 		}
-		for name := range c.input.Properties {
-			c.params[name] = true
-		}
+		c.learn(c.input, map[*jsonschema.Schema]bool{})
 		ts.byName[t.Name] = c
 	}
 	return ts, nil
+}
+
+// learn collects the parameters that a schema names, itself or by the schemas that it is made of.
+func (t *compiledTool) learn(s *jsonschema.Schema, seen map[*jsonschema.Schema]bool) {
+	if s == nil || seen[s] {
+		return
+	}
+	seen[s] = true
+	for name := range s.Properties {
+		t.params[name] = true
+	}
+	t.patterns = slices.AppendSeq(t.patterns, maps.Keys(s.PatternProperties))
+	parts := slices.Concat([]*jsonschema.Schema{s.Ref, s.If, s.Then, s.Else}, s.AllOf, s.AnyOf, s.OneOf)
+	for _, part := range slices.AppendSeq(parts, maps.Values(s.DependentSchemas)) {
+		t.learn(part, seen)
+	}
+}
+
+func (t *compiledTool) knows(param string) bool {
+	return t.params[param] || slices.ContainsFunc(t.patterns, func(p jsonschema.Regexp) bool { return p.MatchString(param) })
 }
 
 // noLoader refuses references to other documents: a schema of a server must not make the gym read files or addresses.
@@ -112,7 +132,7 @@ func (t *compiledTool) check(args json.RawMessage) argsCheck {
 	}
 	c := argsCheck{status: StatusOK}
 	for k := range m {
-		if !t.params[k] {
+		if !t.knows(k) {
 			c.unknown = append(c.unknown, k)
 		}
 	}
@@ -142,8 +162,11 @@ var english = message.NewPrinter(language.English)
 
 // explain flattens a validation error into sorted lines that say where and what, and the required names that are missing.
 func explain(e *jsonschema.ValidationError) (lines, missing []string) {
-	if k, ok := e.ErrorKind.(*kind.Required); ok {
+	switch k := e.ErrorKind.(type) {
+	case *kind.Required:
 		missing = append(missing, k.Missing...)
+	case *kind.AdditionalProperties:
+		slices.Sort(k.Properties) // they come in the order of a map
 	}
 	if len(e.Causes) == 0 {
 		where := "at the top: "
@@ -172,12 +195,18 @@ func (t *compiledTool) checkResult(r sandboxes.Result, limit int) CallResult {
 	case out.Defect == "":
 		out.Defect = t.defect(r)
 	}
-	if len(out.Text) > limit {
-		out.Bytes = len(out.Text)
-		mark := fmt.Sprintf("\n[cut: the result has %d bytes, only its head is shown]", out.Bytes)
-		out.Text = head(out.Text, limit-len(mark)) + mark
-	}
+	out.cut(limit)
 	return out
+}
+
+// cut shortens the text of a result that is larger than the limit, and marks it.
+func (r *CallResult) cut(limit int) {
+	if len(r.Text) <= limit {
+		return
+	}
+	r.Bytes = len(r.Text)
+	mark := fmt.Sprintf("\n[cut: the result has %d bytes, only its head is shown]", r.Bytes)
+	r.Text = head(r.Text, limit-len(mark)) + mark
 }
 
 // defect compares a result that is no error with the tool's output schema and with its own text.

@@ -103,7 +103,7 @@ func FinalAnswer(text string) (string, error) {
 		m := answerLine.FindStringSubmatch(line)
 		switch {
 		case m == nil && found:
-			return "", errors.New("text after the line ANSWER: ...")
+			return "", errors.New("there is text after the line with the answer")
 		case m == nil:
 		case found && normal(m[1]) != normal(answer):
 			return "", errors.New("several different answers")
@@ -112,7 +112,7 @@ func FinalAnswer(text string) (string, error) {
 		}
 	}
 	if !found {
-		return "", errors.New("the last line is not ANSWER: ...")
+		return "", errors.New("the last line is not of the form ANSWER: value")
 	}
 	if answer == "" {
 		return "", errors.New("the answer is empty")
@@ -122,6 +122,7 @@ func FinalAnswer(text string) (string, error) {
 
 // Match says whether a given text is this value. The error says that the value itself, not the answer, cannot be read.
 func (v Value) Match(given string) (bool, error) {
+	found := false
 	for _, gold := range append([]string{v.Value}, v.Accept...) {
 		if normal(gold) == "" {
 			return false, errors.New("gold unreadable: it is empty")
@@ -144,8 +145,8 @@ func (v Value) Match(given string) (bool, error) {
 			}
 			tol := new(big.Rat)
 			if v.Tol != "" {
-				if tol, _, ok = parseNumber(v.Tol); !ok {
-					return false, fmt.Errorf("gold unreadable: tolerance %q is not a number", v.Tol)
+				if tol, _, ok = parseNumber(v.Tol); !ok || tol.Sign() < 0 {
+					return false, fmt.Errorf("gold unreadable: tolerance %q is not a number of 0 or more", v.Tol)
 				}
 			}
 			got, unit, ok := parseNumber(given)
@@ -153,23 +154,22 @@ func (v Value) Match(given string) (bool, error) {
 		default:
 			return false, fmt.Errorf("gold unreadable: kind %q, want number, text or date", v.Kind)
 		}
-		if match {
-			return true, nil
-		}
+		found = found || match // go on: what cannot be read must not depend on the answer
 	}
-	return false, nil
+	return found, nil
 }
 
 var (
 	fold   = cases.Fold()
-	plain  = strings.NewReplacer("\u2018", "'", "\u2019", "'", "\u201c", `"`, "\u201d", `"`, "\u2212", "-", "\u00a0", " ", "\u202f", " ", "\u2009", " ")
+	plain  = strings.NewReplacer("\u2018", "'", "\u2019", "'", "\u201c", `"`, "\u201d", `"`, "\u2010", "-", "\u2011", "-", "\u2212", "-", "\u00a0", " ", "\u202f", " ", "\u2009", " ")
 	number = regexp.MustCompile(`^([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*([^\d].*)?$`)
 )
 
-// normal is the form in which texts are compared: composed letters, plain quotes and spaces, one case, no full stop.
+// normal is the form in which texts are compared: composed letters, plain quotes, hyphens and spaces, one case, no full stop,
+// and nothing at the ends that FinalAnswer takes for markup.
 func normal(s string) string {
 	s = strings.Join(strings.Fields(plain.Replace(norm.NFC.String(s))), " ")
-	return strings.TrimSpace(strings.TrimSuffix(fold.String(s), "."))
+	return strings.Trim(strings.TrimSuffix(fold.String(s), "."), "*_ ")
 }
 
 // parseNumber reads one decimal number, thousands separated by commas or not, and the unit after it. Anything else in the

@@ -27,10 +27,10 @@ const VolatileMeta = "mcpgym/volatile"
 // what cannot be read becomes an error result with a defect.
 func DecodeResult(raw json.RawMessage) Result {
 	var in struct {
-		Content    []json.RawMessage `json:"content"`
-		Structured json.RawMessage   `json:"structuredContent"`
-		IsError    bool              `json:"isError"`
-		Meta       map[string]any    `json:"_meta"`
+		Content    []content       `json:"content"`
+		Structured json.RawMessage `json:"structuredContent"`
+		IsError    bool            `json:"isError"`
+		Meta       map[string]any  `json:"_meta"`
 	}
 	if err := json.Unmarshal(raw, &in); err != nil {
 		return Result{IsError: true, Text: "the server's result cannot be read", Defect: "result is not a tool result: " + err.Error()}
@@ -44,7 +44,7 @@ func DecodeResult(raw json.RawMessage) Result {
 	}
 	var parts []string
 	for i, item := range in.Content {
-		text, err := contentText(item)
+		text, err := item.shown()
 		if err != nil {
 			r.Defect = fmt.Sprintf("content[%d]: %v", i, err)
 			r.IsError = true
@@ -56,53 +56,49 @@ func DecodeResult(raw json.RawMessage) Result {
 	if r.Text == "" && r.Structured != nil {
 		r.Text = string(r.Structured)
 	}
-	if !utf8.ValidString(r.Text) {
-		r.Text, r.Defect = strings.ToValidUTF8(r.Text, "\uFFFD"), "text is not UTF-8"
+	if !utf8.Valid(raw) { // decoding has replaced what is not
+		r.Defect = "text is not UTF-8"
 	}
 	return r
 }
 
-// contentText gives what an agent sees of one content item. Items that are not text are named, never dropped: an agent that
-// is shown nothing retries or invents.
-func contentText(raw json.RawMessage) (string, error) {
-	var item struct {
-		Type     string          `json:"type"`
-		Text     *string         `json:"text"`
-		MimeType string          `json:"mimeType"`
-		Data     string          `json:"data"`
-		URI      string          `json:"uri"`
-		Resource json.RawMessage `json:"resource"`
-	}
-	if err := json.Unmarshal(raw, &item); err != nil {
-		return "", fmt.Errorf("not a content item: %w", err)
-	}
-	switch item.Type {
+// content is one content item of a tool result. Only its type is sure to be text: the other members of a type of the future
+// may be anything.
+type content struct {
+	Type     string `json:"type"`
+	Text     any    `json:"text"`
+	MimeType any    `json:"mimeType"`
+	Data     any    `json:"data"`
+	URI      any    `json:"uri"`
+	Resource any    `json:"resource"`
+}
+
+// shown gives what an agent sees of an item. Items that are not text are named, never dropped: an agent that is shown nothing
+// retries or invents.
+func (c content) shown() (string, error) {
+	switch c.Type {
 	case "text":
-		if item.Text == nil {
-			return "", errors.New("item of type text without text")
+		if text, ok := c.Text.(string); ok {
+			return text, nil
 		}
-		return *item.Text, nil
+		return "", errors.New("item of type text without text")
 	case "":
 		return "", errors.New("item without type")
 	case "resource":
-		var res struct {
-			URI  string  `json:"uri"`
-			Text *string `json:"text"`
+		r, _ := c.Resource.(map[string]any)
+		if text, ok := r["text"].(string); ok {
+			return text, nil
 		}
-		if json.Unmarshal(item.Resource, &res) == nil && res.Text != nil {
-			return *res.Text, nil
+		return fmt.Sprintf("[resource %v]", r["uri"]), nil
+	}
+	s := "[" + c.Type
+	for _, v := range []any{c.MimeType, c.URI} {
+		if text, ok := v.(string); ok {
+			s += " " + text
 		}
-		return fmt.Sprintf("[resource %s]", res.URI), nil
 	}
-	s := "[" + item.Type
-	if item.MimeType != "" {
-		s += " " + item.MimeType
-	}
-	if item.URI != "" {
-		s += " " + item.URI
-	}
-	if item.Data != "" {
-		s += fmt.Sprintf(", %d base64 characters", len(item.Data))
+	if data, ok := c.Data.(string); ok {
+		s += fmt.Sprintf(", %d base64 characters", len(data))
 	}
 	return s + "]", nil
 }

@@ -90,7 +90,7 @@ func (b *box) Call(ctx context.Context, name string, args json.RawMessage) (sand
 	case name != "look" || !json.Valid(args):
 		return sandboxes.Result{IsError: true}, nil
 	}
-	return sandboxes.Result{Text: fmt.Sprint(b.world.Seed)}, nil
+	return sandboxes.Result{Text: fmt.Sprintf("%d %s", b.world.Seed, b.world.Setup)}, nil
 }
 
 func worlds(seeds ...uint64) []sandboxes.World {
@@ -119,19 +119,22 @@ func TestPoolLeasesWhatWasPrefetched(t *testing.T) {
 		require.Equal(t, 2, p.Ready(), "no more than the pool's size are made ahead")
 		require.Equal(t, 2, m.opened())
 
-		l, err := p.Lease(t.Context(), setup)
+		plain, err := p.Lease(t.Context(), sandboxes.World{Seed: 1})
 		require.NoError(t, err)
-		r, err := l.Session().Call(t.Context(), "look", json.RawMessage("{}"))
+		r, err := plain.Session().Call(t.Context(), "look", json.RawMessage("{}"))
 		require.NoError(t, err)
-		require.Equal(t, "1", r.Text)
+		require.Equal(t, "1 ", r.Text)
 		synctest.Wait()
-		require.Equal(t, 3, m.opened(), "the lease takes what is there, and the worker makes the next")
+		require.Equal(t, 3, m.opened(), "a world with the same seed and another setup is another world")
 		require.Equal(t, 2, p.Ready())
 
-		_, err = p.Lease(t.Context(), sandboxes.World{Seed: 1})
+		l, err := p.Lease(t.Context(), setup)
 		require.NoError(t, err)
+		r, err = l.Session().Call(t.Context(), "look", json.RawMessage("{}"))
+		require.NoError(t, err)
+		require.Equal(t, `1 {"n":1}`, r.Text)
 		synctest.Wait()
-		require.Equal(t, 4, m.opened(), "a world with the same seed and another setup is another world")
+		require.Equal(t, 4, m.opened(), "the lease takes what is there, and the worker makes the next")
 		require.Equal(t, 2, p.Ready())
 		require.NoError(t, p.Close())
 		require.True(t, m.allClosed())
@@ -143,14 +146,32 @@ func TestPoolForgetsWhatIsAnnouncedTooEarly(t *testing.T) {
 		m := &maker{}
 		p := sandboxes.NewPool(nil, 1, m.open)
 		defer p.Close()
-		p.Prefetch(worlds(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)...)
-		synctest.Wait()
-		for seed := range uint64(10) { // the last first: what a lease has made is no longer wanted
-			_, err := p.Lease(t.Context(), sandboxes.World{Seed: 9 - seed})
-			require.NoError(t, err)
+		p.Prefetch(worlds(0, 1, 2, 3, 4, 5)...)
+		for seed := range uint64(4) {
 			synctest.Wait()
+			require.Equal(t, 1, p.Ready())
+			_, err := p.Lease(t.Context(), sandboxes.World{Seed: seed})
+			require.NoError(t, err)
 		}
-		require.Equal(t, 10, m.opened(), "each world is made once, ahead or by its lease")
+		synctest.Wait()
+		require.Zero(t, p.Ready())
+		require.Equal(t, 4, m.opened())
+	})
+}
+
+func TestPoolForgetsWhatALeaseHasMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &maker{}
+		p := sandboxes.NewPool(nil, 1, m.open)
+		defer p.Close()
+		p.Prefetch(worlds(0, 1, 2, 3)...)
+		for seed := range uint64(4) {
+			synctest.Wait()
+			_, err := p.Lease(t.Context(), sandboxes.World{Seed: 3 - seed})
+			require.NoError(t, err)
+		}
+		synctest.Wait()
+		require.Equal(t, 4, m.opened(), "each world is made once, ahead or by its lease")
 		require.Zero(t, p.Ready())
 	})
 }
@@ -394,6 +415,7 @@ func TestSameID(t *testing.T) {
 		{`0`, ``, false},
 		{`1`, `[1]`, false},
 		{`1`, `true`, false},
+		{`true`, `[1]`, false},
 	} {
 		require.Equal(t, c.want, sandboxes.SameID(json.RawMessage(c.sent), json.RawMessage(c.got)), "sent %s, got %s", c.sent, c.got)
 	}
@@ -421,6 +443,7 @@ func TestCasesPagination(t *testing.T) {
 		tools, err := sandboxes.ListAll(t.Context(), func(_ context.Context, cursor *string) (sandboxes.Page, error) {
 			i := requests
 			requests++
+			require.Less(t, requests, 1000, "listing does not end")
 			require.Equal(t, expected, cursor, "request %d", i)
 			if in.RepeatLast {
 				i = min(i, len(in.Pages)-1)

@@ -4,7 +4,6 @@ package envtest
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	_ "time/tzdata" // without a zone database the locale rule could not fail
 
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/policies"
@@ -31,12 +31,17 @@ func Check(t *testing.T, spec envs.Spec) {
 		t.Fatalf("the spec is not valid: %v", err)
 	}
 	if os.Getenv(childVar) != "" {
-		printDigest(t, spec)
+		printRecords(t, spec)
 		return
 	}
 	c := &checker{spec: spec, tasks: sample(spec)}
+	fails := map[string]bool{} // rules that fail, and those that were not judged since they need one that does
 	for _, r := range rules {
-		t.Run(r.name, func(t *testing.T) {
+		passes := t.Run(r.name, func(t *testing.T) {
+			if fails[r.needs] {
+				fails[r.name] = true
+				t.Skipf("not judged before the rule %s is kept", r.needs)
+			}
 			limit := time.Minute
 			if soak() {
 				limit = 20 * time.Minute
@@ -58,6 +63,7 @@ func Check(t *testing.T, spec envs.Spec) {
 				t.Logf("rule %s: %s", r.name, r.why)
 			}
 		})
+		fails[r.name] = fails[r.name] || !passes
 	}
 }
 
@@ -91,32 +97,33 @@ func sample(spec envs.Spec) []envs.Task {
 	return tasks
 }
 
-// rules in the order in which they are run. Each is told to a reader by why.
+// rules in the order in which they are run. Each is told to a reader by why. A rule that would only repeat what another
+// has found needs that one, and is not judged where it fails: an author is shown the cause alone.
 var rules = []struct {
-	name, why string
-	check     func(*checker)
+	name, needs, why string
+	check            func(*checker)
 }{
-	{"tasks", "a task has an ID of its own, a family, a prompt, criteria, and a gold solution within the limits whose calls are its par; a split gives the same task for the same index", (*checker).wellFormed},
-	{"tools", "tools are described, have object schemas, and are the same after every reset", (*checker).tools},
-	{"oracle", "every gold solution terminates the episode and earns exactly 1", (*checker).oracle},
-	{"noop", "answering nothing at once earns at most 0: the goal must not hold at the start", (*checker).noop},
-	{"deterministic", "the same task and actions give the same record, byte for byte, in one environment and in another", (*checker).deterministic},
-	{"clean-reset", "a reset in mid-episode leaves nothing of the old episode", (*checker).cleanReset},
-	{"isolation", "an episode played at the same time changes nothing", (*checker).isolation},
-	{"parallel", "episodes played at once give the same records as one after the other", (*checker).parallel},
-	{"locale", "time zone and language of the machine change nothing", (*checker).locale},
-	{"bad-calls", "what an agent does wrong it is told, it costs something, and the episode goes on", (*checker).badCalls},
-	{"budget", "an episode that runs out of turns is truncated, not terminated, earns nothing, and is over", (*checker).budget},
-	{"agent-fault", "what an agent can cause is not void", (*checker).agentFault},
-	{"cancel", "a cancelled context ends Reset and Step at once, with its error", (*checker).cancel},
-	{"rescore", "a record read back from JSON scores the same: a reward is a function of the record alone", (*checker).rescore},
-	{"secret", "neither prompt nor tools give the answer away, and no observation shows the wanted answer as it is stored or the state's hash", (*checker).secret},
-	{"probes", "what the verifier asks reaches no agent", (*checker).probes},
-	{"evidence", "the right answer without the results it follows from earns nothing", (*checker).evidence},
-	{"guess", "a family has at least 20 answers, none of them common: guessing must not pay", (*checker).guess},
-	{"derivable", "each text and number of a gold call stands in the prompt, the tools, or a result before it", (*checker).derivable},
-	{"cheats", "no cheat earns more than 0", (*checker).cheats},
-	{"close", "an environment closes twice and leaves no goroutine behind", (*checker).close},
+	{"tasks", "", "a task has an ID of its own, a family, a prompt, criteria, and a gold solution within the limits whose calls are its par; a split gives the same task for the same index", (*checker).wellFormed},
+	{"tools", "tasks", "tools are described, have object schemas, and are the same after every reset", (*checker).tools},
+	{"oracle", "tasks", "every gold solution terminates the episode and earns exactly 1", (*checker).oracle},
+	{"noop", "tasks", "answering nothing at once earns at most 0: the goal must not hold at the start", (*checker).noop},
+	{"deterministic", "tasks", "the same task and actions give the same record, byte for byte, in one environment and in another", (*checker).deterministic},
+	{"clean-reset", "deterministic", "a reset in mid-episode leaves nothing of the old episode", (*checker).cleanReset},
+	{"isolation", "deterministic", "an episode played at the same time changes nothing", (*checker).isolation},
+	{"parallel", "isolation", "episodes played at once give the same records as one after the other", (*checker).parallel},
+	{"locale", "deterministic", "time zone and language of the machine change nothing", (*checker).locale},
+	{"bad-calls", "tasks", "what an agent does wrong it is told, it costs something, and the episode goes on", (*checker).badCalls},
+	{"budget", "tasks", "an episode that runs out of turns is truncated, not terminated, earns nothing, and is over", (*checker).budget},
+	{"agent-fault", "tasks", "what an agent can cause is not void", (*checker).agentFault},
+	{"cancel", "tasks", "a cancelled context ends Reset and Step at once, with its error", (*checker).cancel},
+	{"rescore", "tasks", "a record read back from JSON scores the same: a reward is a function of the record alone", (*checker).rescore},
+	{"secret", "tasks", "neither prompt nor tools give the answer away, and no observation shows the wanted answer as it is stored or the state's hash", (*checker).secret},
+	{"probes", "tasks", "what the verifier asks reaches no agent", (*checker).probes},
+	{"evidence", "tasks", "the right answer without the results it follows from earns nothing", (*checker).evidence},
+	{"guess", "tasks", "a family has at least 20 answers, none of them common: guessing must not pay", (*checker).guess},
+	{"derivable", "tasks", "each text and number of a gold call stands in the prompt, the tools, or a result before it", (*checker).derivable},
+	{"cheats", "tasks", "no cheat earns more than 0", (*checker).cheats},
+	{"close", "tasks", "an environment closes twice and leaves no goroutine behind", (*checker).close},
 }
 
 func (c *checker) env() *envs.Env {
@@ -187,7 +194,7 @@ func (c *checker) wellFormed() {
 			c.Errorf("%s: no gold solution", t.ID)
 		case t.Par != calls:
 			c.Errorf("%s: par is %d, the gold solution makes %d calls", t.ID, t.Par, calls)
-		case len(t.Solution) > l.Turns || calls >= l.Calls:
+		case len(t.Solution) > l.Turns || calls > l.Calls:
 			c.Errorf("%s: the gold solution of %d turns and %d calls does not fit the limits", t.ID, len(t.Solution), calls)
 		}
 	}
@@ -256,17 +263,21 @@ func (c *checker) noop() {
 }
 
 func (c *checker) same(what string, task envs.Task, a, b *envs.Trajectory) {
-	if a == nil || b == nil {
+	if a != nil && b != nil {
+		c.sameRecord(what, task, encode(a), encode(b))
+	}
+}
+
+func (c *checker) sameRecord(what string, task envs.Task, a, b []byte) {
+	if bytes.Equal(a, b) {
 		return
 	}
-	if x, y := encode(a), encode(b); !bytes.Equal(x, y) {
-		at := 0
-		for at < min(len(x), len(y)) && x[at] == y[at] {
-			at++
-		}
-		from := max(0, at-60)
-		c.Errorf("%s: %s gives another record, from\n  ...%s\nto\n  ...%s", task.ID, what, x[from:min(len(x), at+60)], y[from:min(len(y), at+60)])
+	at := 0
+	for at < min(len(a), len(b)) && a[at] == b[at] {
+		at++
 	}
+	from := max(0, at-60)
+	c.Errorf("%s: %s gives another record, from\n  ...%s\nto\n  ...%s", task.ID, what, a[from:min(len(a), at+60)], b[from:min(len(b), at+60)])
 }
 
 func (c *checker) deterministic() {
@@ -281,6 +292,7 @@ func (c *checker) deterministic() {
 func (c *checker) cleanReset() {
 	e, fresh := c.env(), c.env()
 	for _, task := range c.tasks {
+		want := c.play(fresh, task, policies.Oracle{}) // first, so that no other episode runs beside the one that is broken off
 		if _, err := e.Reset(c.ctx, task); err != nil {
 			c.Fatalf("%s: %v", task.ID, err)
 		}
@@ -289,7 +301,7 @@ func (c *checker) cleanReset() {
 				c.Fatalf("%s: %v", task.ID, err)
 			}
 		}
-		c.same("playing after a reset in mid-episode", task, c.play(fresh, task, policies.Oracle{}), c.play(e, task, policies.Oracle{}))
+		c.same("playing after a reset in mid-episode", task, want, c.play(e, task, policies.Oracle{}))
 	}
 }
 
@@ -336,24 +348,18 @@ func (c *checker) parallel() {
 	}
 }
 
-// childVar makes Check print a digest of the gold records and do nothing else: how the locale rule looks at itself from a
-// process with another time zone and language.
-const childVar = "MCPGYM_ENVTEST_DIGEST"
+// childVar makes Check print the gold records and do nothing else: how the locale rule looks at itself from a process with
+// another time zone and language.
+const childVar = "MCPGYM_ENVTEST_RECORDS"
 
-var digestLine = regexp.MustCompile(`(?m)^envtest digest (.*)$`)
+var recordLine = regexp.MustCompile(`(?m)^envtest record (.*)$`)
 
-func printDigest(t *testing.T, spec envs.Spec) {
+func printRecords(t *testing.T, spec envs.Spec) {
 	c := &checker{spec: spec, T: t, ctx: t.Context(), tasks: sample(spec)}
-	fmt.Printf("\nenvtest digest %s\n", c.digest())
-}
-
-func (c *checker) digest() string {
 	e := c.env()
-	h := sha256.New()
 	for _, task := range c.tasks {
-		h.Write(encode(c.play(e, task, policies.Oracle{})))
+		fmt.Printf("\nenvtest record %s", encode(c.play(e, task, policies.Oracle{})))
 	}
-	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
 func (c *checker) locale() {
@@ -366,20 +372,20 @@ func (c *checker) locale() {
 		path[i] = "^" + regexp.QuoteMeta(path[i]) + "$"
 	}
 	run := strings.Join(path[:len(path)-1], "/")
-	var first string
+	var first [][][]byte
 	for _, place := range [][2]string{{"UTC", "C"}, {"Asia/Kolkata", "tr_TR.UTF-8"}, {"America/Los_Angeles", "de_DE.UTF-8"}} {
 		cmd := exec.CommandContext(c.ctx, exe, "-test.run", run, "-test.count=1")
 		cmd.Env = append(os.Environ(), childVar+"=1", "TZ="+place[0], "LANG="+place[1], "LC_ALL="+place[1])
 		out, err := cmd.CombinedOutput()
-		m := digestLine.FindSubmatch(out)
-		if err != nil || m == nil {
-			c.Fatalf("play with TZ=%s LANG=%s: %v\n%s", place[0], place[1], err, out)
+		records := recordLine.FindAllSubmatch(out, -1)
+		if err != nil || len(records) != len(c.tasks) {
+			c.Fatalf("play with TZ=%s LANG=%s: %d records of %d tasks, %v\n%s", place[0], place[1], len(records), len(c.tasks), err, out)
 		}
-		if first == "" {
-			first = string(m[1])
+		if first == nil {
+			first = records
 		}
-		if string(m[1]) != first {
-			c.Errorf("TZ=%s LANG=%s gives other records than TZ=UTC LANG=C", place[0], place[1])
+		for i, task := range c.tasks {
+			c.sameRecord(fmt.Sprintf("TZ=%s LANG=%s instead of TZ=UTC LANG=C", place[0], place[1]), task, first[i][1], records[i][1])
 		}
 	}
 }
@@ -405,7 +411,7 @@ func (c *checker) badCalls() {
 				c.Fatalf("%s: call %s %s: %v", task.ID, bad.call.Name, bad.call.Arguments, err)
 			}
 			if s.Terminated || s.Truncated {
-				c.Fatalf("%s: call %s %s ends the episode", task.ID, bad.call.Name, bad.call.Arguments)
+				c.Fatalf("%s: call %s %s ends the episode (%s)", task.ID, bad.call.Name, bad.call.Arguments, e.Trajectory().End)
 			}
 			if r := s.Observation.Results[0]; !r.IsError || !slices.Contains(bad.want, r.Status) || r.Text == "" {
 				c.Errorf("%s: call %s %s gives %s, want an error of status %v", task.ID, bad.call.Name, bad.call.Arguments, encode(r), bad.want)
@@ -414,8 +420,8 @@ func (c *checker) badCalls() {
 		if _, err := e.Step(c.ctx, envs.Action{Text: "x"}); err != nil {
 			c.Fatalf("%s: %v", task.ID, err)
 		}
-		if s := e.Trajectory().Score; s == nil || s.Value >= 0 {
-			c.Errorf("%s: an invented tool costs nothing", task.ID)
+		if s := e.Trajectory().Score; s.Value >= 0 {
+			c.Errorf("%s: an episode that calls an invented tool and answers nothing earns %v, want less than 0, as by a hallucination penalty: %s", task.ID, s.Value, encode(s.Parts))
 		}
 	}
 }
@@ -457,14 +463,15 @@ func (c *checker) agentFault() {
 		for _, a := range redteam.Hostile(policies.Episode{Tools: e.Trajectory().Tools}) {
 			s, err := e.Step(c.ctx, a)
 			if err != nil {
-				c.Fatalf("%s: calls %s: %v", task.ID, encode(a.Calls)[:200], err)
+				var calls []string
+				for _, call := range a.Calls {
+					calls = append(calls, fmt.Sprintf("%q %.60s", call.Name, call.Arguments))
+				}
+				c.Fatalf("%s: void by the calls %s: %v", task.ID, strings.Join(calls, "; "), err)
 			}
 			if s.Terminated || s.Truncated {
 				break
 			}
-		}
-		if v := e.Trajectory().Void; v != nil {
-			c.Errorf("%s: void by the agent's doing: %v", task.ID, v)
 		}
 	}
 }
@@ -486,7 +493,7 @@ func (c *checker) cancel() {
 			c.Errorf("%s under a cancelled context returns %v", what, err)
 		}
 		if d := time.Since(start); d > 2*time.Second {
-			c.Errorf("%s under a cancelled context takes %v", what, d)
+			c.Errorf("%s under a cancelled context takes %v, want less than 2s", what, d)
 		}
 	}
 }
@@ -516,9 +523,16 @@ func (c *checker) rescore() {
 	}
 }
 
-// values splits the gold answer of a task into its values.
+// values splits the gold answer of a task into its values: what stands after the colon, or the whole text. There are none
+// where the task is judged by the world's state alone.
 func values(task envs.Task) []string {
-	_, answer, _ := strings.Cut(redteam.Final(task), ":")
+	if len(task.Want) == 0 {
+		return nil
+	}
+	answer := redteam.Final(task)
+	if _, after, ok := strings.Cut(answer, ":"); ok {
+		answer = after
+	}
 	var out []string
 	for _, v := range strings.Split(answer, ";") {
 		if v = strings.TrimSpace(v); v != "" {
@@ -537,8 +551,8 @@ func holds(text, value string) bool {
 			return false
 		}
 		i += at
-		end := i + len(value)
-		if (i == 0 || !wordy(text[i-1])) && (end == len(text) || !wordy(text[end])) {
+		rest := strings.TrimPrefix(text[i+len(value):], ".") // a full stop; "4" is not in "4.5" all the same
+		if (i == 0 || !wordy(text[i-1])) && (rest == "" || !wordy(rest[0])) {
 			return true
 		}
 		at = i + 1
@@ -569,18 +583,18 @@ func (c *checker) secret() {
 	}
 	// A prompt may hold an answer by chance, and names that are part of one; it may not do so as a rule.
 	c.families(func(split, family string, tasks []envs.Task) {
-		given := 0
+		var given []string
 		for _, t := range tasks {
 			all := true
 			for _, v := range values(t) {
 				all = all && holds(t.Prompt+" "+t.System, v)
 			}
 			if all && len(values(t)) > 0 {
-				given++
+				given = append(given, t.ID)
 			}
 		}
-		if given > len(tasks)/4 {
-			c.Errorf("%s of %s: %d of %d prompts hold their answer", family, split, given, len(tasks))
+		if len(given) > len(tasks)/4 {
+			c.Errorf("%s of %s: %d of %d prompts hold their answer, the first is that of %s", family, split, len(given), len(tasks), given[0])
 		}
 	})
 }
@@ -642,15 +656,13 @@ func (c *checker) guess() {
 		count := map[string]int{}
 		most := 0
 		for _, t := range tasks {
-			a := strings.Join(values(t), "; ")
-			if a == "" {
-				return // judged by the world's state, not by an answer
+			if a := strings.Join(values(t), "; "); a != "" {
+				count[a]++
+				most = max(most, count[a])
 			}
-			count[a]++
-			most = max(most, count[a])
 		}
-		if len(count) == 1 {
-			return // a family of abstentions: the evidence rule holds it
+		if len(count) < 2 {
+			return // judged by the world's state, or a family of abstentions, which the evidence rule holds
 		}
 		if need := min(20, len(tasks)); len(count) < need {
 			c.Errorf("%s of %s: %d different answers in %d tasks, want %d or more", family, split, len(count), len(tasks), need)
@@ -778,7 +790,8 @@ func (c *checker) close() {
 	}
 	for end := time.Now().Add(2 * time.Second); runtime.NumGoroutine() > before; {
 		if time.Now().After(end) {
-			c.Fatalf("%d goroutines before, %d after closing", before, runtime.NumGoroutine())
+			stacks := make([]byte, 1<<16)
+			c.Fatalf("%d goroutines before, %d after closing\n%s", before, runtime.NumGoroutine(), stacks[:runtime.Stack(stacks, true)])
 		}
 		runtime.Gosched()
 		time.Sleep(time.Millisecond)

@@ -8,7 +8,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -65,14 +69,36 @@ type Provider[W any] struct {
 	open func(sandboxes.World) (W, error)
 
 	mu      sync.Mutex
-	listing string // the last tools/list exchange as bytes, and what it says
-	tools   []sandboxes.Tool
+	tools   []sandboxes.Tool // as last listed, nil when that may have changed
+	version int              // of that list
+	changes watcher
+	leased  map[*session[W]]struct{} // those whose worlds must be closed
+	idle    []chan job               // workers that wait for a message
+	closed  bool
+}
+
+// maxIdle bounds the workers that wait. A worker is reused because a fresh goroutine would grow its stack anew for every
+// message, a sixth of the cost of a call.
+const maxIdle = 16
+
+// job is a message on its way through the server.
+type job struct {
+	ctx    context.Context
+	method string
+	msg    []byte
+	died   func(*sandboxes.Fault)
+	done   chan<- outcome
+}
+
+type outcome struct {
+	data []byte
+	err  error
 }
 
 // New returns a provider whose sandboxes are made by open and served by srv. It is an error if the server does not answer
 // initialize.
 func New[W any](srv *server.MCPServer, id sandboxes.Identity, open func(sandboxes.World) (W, error)) (*Provider[W], error) {
-	p := &Provider[W]{srv: srv, id: id, open: open}
+	p := &Provider[W]{srv: srv, id: id, open: open, leased: map[*session[W]]struct{}{}}
 	params, err := json.Marshal(map[string]any{"protocolVersion": mcp.LATEST_PROTOCOL_VERSION, "capabilities": struct{}{},
 		"clientInfo": mcp.Implementation{Name: "mcpgym", Version: "1"}})
 	if err != nil {
@@ -86,7 +112,46 @@ func New[W any](srv *server.MCPServer, id sandboxes.Identity, open func(sandboxe
 	if reply.Error != nil {
 		return nil, &sandboxes.Fault{Kind: sandboxes.FaultProtocol, Op: "initialize", Msg: reply.Error.Message}
 	}
+	var can struct {
+		Capabilities struct {
+			Tools struct {
+				ListChanged bool `json:"listChanged"`
+			} `json:"tools"`
+		} `json:"capabilities"`
+	}
+	if err := json.Unmarshal(reply.Result, &can); err != nil {
+		return nil, &sandboxes.Fault{Kind: sandboxes.FaultProtocol, Op: "initialize", Msg: err.Error(), Err: err}
+	}
+	if can.Capabilities.Tools.ListChanged {
+		p.changes = make(watcher, 16)
+		if err := srv.RegisterSession(context.Background(), p.changes); err != nil {
+			return nil, fmt.Errorf("watch the server's list of tools: %w", err)
+		}
+	}
 	return p, nil
+}
+
+// watcher is the session to which the server says that its list of tools has changed.
+type watcher chan mcp.JSONRPCNotification
+
+func (w watcher) Initialize()       {}
+func (w watcher) Initialized() bool { return true }
+func (w watcher) SessionID() string { return fmt.Sprintf("mcpmem %p", w) }
+func (w watcher) NotificationChannel() chan<- mcp.JSONRPCNotification {
+	return w
+}
+
+// stale says whether something was heard since the last time.
+func (w watcher) stale() bool {
+	heard := false
+	for {
+		select {
+		case <-w:
+			heard = true
+		default:
+			return heard
+		}
+	}
 }
 
 // Lease makes a fresh world.
@@ -98,7 +163,13 @@ func (p *Provider[W]) Lease(ctx context.Context, w sandboxes.World) (sandboxes.S
 	if err != nil {
 		return nil, sandboxes.NewFault(sandboxes.FaultLease, "make world", err)
 	}
-	return &session[W]{p: p, world: world}, nil
+	s := &session[W]{p: p, world: world}
+	if _, ok := any(world).(io.Closer); ok {
+		p.mu.Lock()
+		p.leased[s] = struct{}{}
+		p.mu.Unlock()
+	}
+	return s, nil
 }
 
 // Prefetch does nothing: worlds are made in microseconds.
@@ -107,8 +178,25 @@ func (p *Provider[W]) Prefetch(...sandboxes.World) {}
 // Identity returns what New was given.
 func (p *Provider[W]) Identity() sandboxes.Identity { return p.id }
 
-// Close does nothing: sandboxes hold only memory.
-func (p *Provider[W]) Close() error { return nil }
+// Close ends the workers, and closes the leased sandboxes whose worlds hold more than memory.
+func (p *Provider[W]) Close() error {
+	p.mu.Lock()
+	leased := slices.Collect(maps.Keys(p.leased))
+	p.closed = true
+	if p.changes != nil {
+		p.srv.UnregisterSession(context.Background(), p.changes.SessionID())
+	}
+	for _, jobs := range p.idle {
+		close(jobs)
+	}
+	p.idle = nil
+	p.mu.Unlock()
+	var errs []error
+	for _, s := range leased {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
 
 // session is sandbox and session in one: the server is in this process.
 type session[W any] struct {
@@ -122,10 +210,18 @@ func (s *session[W]) Session() sandboxes.Session { return s }
 
 func (s *session[W]) Close() error {
 	s.dead.CompareAndSwap(nil, &sandboxes.Fault{Kind: sandboxes.FaultClosed, Op: "call", Msg: "the sandbox is closed"})
-	if c, ok := any(s.world).(interface{ Close() error }); ok {
-		return c.Close()
+	c, ok := any(s.world).(io.Closer)
+	if !ok {
+		return nil
 	}
-	return nil
+	s.p.mu.Lock()
+	_, open := s.p.leased[s]
+	delete(s.p.leased, s)
+	s.p.mu.Unlock()
+	if !open {
+		return nil
+	}
+	return c.Close()
 }
 
 func (s *session[W]) Probe(ctx context.Context, ask []sandboxes.Question) ([]sandboxes.Answer, error) {
@@ -136,8 +232,49 @@ func (s *session[W]) State(ctx context.Context) (sandboxes.State, error) {
 	return sandboxes.StateOf(ctx, s.world)
 }
 
-// send exchanges one message with the server. The handler runs in a goroutine of its own, so that one that ignores its
-// context cannot hold the caller.
+// work gives a job to a worker that waits, or to a new one. The server runs in another goroutine than the caller, so that a
+// handler that ignores its context cannot hold it.
+func (p *Provider[W]) work(j job) {
+	p.mu.Lock()
+	var jobs chan job
+	if n := len(p.idle); n > 0 {
+		jobs, p.idle = p.idle[n-1], p.idle[:n-1]
+	}
+	p.mu.Unlock()
+	if jobs == nil {
+		jobs = make(chan job, 1)
+		go func() {
+			for j := range jobs {
+				o := p.handle(j)
+				p.mu.Lock()
+				stay := !p.closed && len(p.idle) < maxIdle
+				if stay {
+					p.idle = append(p.idle, jobs)
+				}
+				p.mu.Unlock()
+				j.done <- o
+				if !stay {
+					return
+				}
+			}
+		}()
+	}
+	jobs <- j
+}
+
+func (p *Provider[W]) handle(j job) (o outcome) {
+	defer func() {
+		if r := recover(); r != nil {
+			f := &sandboxes.Fault{Kind: sandboxes.FaultDied, Op: j.method, Msg: fmt.Sprintf("the server panicked: %v", r)}
+			j.died(f)
+			o = outcome{err: f}
+		}
+	}()
+	o.data, o.err = json.Marshal(p.srv.HandleMessage(j.ctx, j.msg))
+	return o
+}
+
+// send exchanges one message with the server.
 func (s *session[W]) send(ctx context.Context, method string, params []byte) (sandboxes.Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return sandboxes.Reply{}, err
@@ -155,25 +292,13 @@ func (s *session[W]) send(ctx context.Context, method string, params []byte) (sa
 	msg = append(msg, params...)
 	msg = append(msg, '}')
 
-	type outcome struct {
-		data []byte
-		err  error
-	}
 	done := make(chan outcome, 1)
-	go func() {
-		var o outcome
-		defer func() {
-			if r := recover(); r != nil {
-				f := &sandboxes.Fault{Kind: sandboxes.FaultDied, Op: method, Msg: fmt.Sprintf("the server panicked: %v", r)}
-				s.dead.CompareAndSwap(nil, f)
-				o.err = f
-			}
-			done <- o
-		}()
-		o.data, o.err = json.Marshal(s.p.srv.HandleMessage(withWorld{ctx, s.world}, msg))
-	}()
+	s.p.work(job{withWorld{ctx, s.world}, method, msg, func(f *sandboxes.Fault) { s.dead.CompareAndSwap(nil, f) }, done})
 	select {
 	case o := <-done:
+		if err := ctx.Err(); err != nil { // too late, or the handler's own word for it: one outcome, whoever is first
+			return sandboxes.Reply{}, err
+		}
 		if o.err != nil {
 			return sandboxes.Reply{}, sandboxes.NewFault(sandboxes.FaultProtocol, method, o.err)
 		}
@@ -196,11 +321,33 @@ func (c withWorld) Value(key any) any {
 	return c.Context.Value(key)
 }
 
+// Tools lists the server's tools. All leases share one server, so the list is read again only where it may have changed: a
+// server must not make it depend on the session (MCP specification, "Tools"), and says when it changes.
 func (s *session[W]) Tools(ctx context.Context) ([]sandboxes.Tool, error) {
-	return sandboxes.ListAll(ctx, func(ctx context.Context, cursor *string) (sandboxes.Page, error) {
+	if f := s.dead.Load(); f != nil {
+		return nil, f
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p := s.p
+	p.mu.Lock()
+	if p.changes == nil || p.changes.stale() {
+		p.tools = nil
+		p.version++
+	}
+	tools, version := p.tools, p.version
+	p.mu.Unlock()
+	if tools != nil {
+		return tools, nil
+	}
+	tools, err := sandboxes.ListAll(ctx, func(ctx context.Context, cursor *string) (sandboxes.Page, error) {
 		params := []byte("{}")
 		if cursor != nil {
-			params, _ = json.Marshal(map[string]string{"cursor": *cursor})
+			var err error
+			if params, err = json.Marshal(map[string]string{"cursor": *cursor}); err != nil {
+				return sandboxes.Page{}, err
+			}
 		}
 		reply, err := s.send(ctx, "tools/list", params)
 		if err != nil {
@@ -209,22 +356,16 @@ func (s *session[W]) Tools(ctx context.Context) ([]sandboxes.Tool, error) {
 		if reply.Error != nil {
 			return sandboxes.Page{}, &sandboxes.Fault{Kind: sandboxes.FaultProtocol, Op: "tools/list", Msg: reply.Error.Message}
 		}
-		return s.p.decodePage(reply.Result)
+		return sandboxes.DecodePage(reply.Result)
 	})
-}
-
-// decodePage decodes a page of tools, or finds that it says what the last one said: most servers offer every lease the same.
-func (p *Provider[W]) decodePage(raw json.RawMessage) (sandboxes.Page, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if string(raw) == p.listing {
-		return sandboxes.Page{Tools: p.tools}, nil
+	if err == nil {
+		p.mu.Lock()
+		if p.version == version {
+			p.tools = tools
+		}
+		p.mu.Unlock()
 	}
-	page, err := sandboxes.DecodePage(raw)
-	if err == nil && page.Next == nil {
-		p.listing, p.tools = string(raw), page.Tools
-	}
-	return page, err
+	return tools, err
 }
 
 func (s *session[W]) Call(ctx context.Context, name string, args json.RawMessage) (sandboxes.Result, error) {

@@ -1,0 +1,48 @@
+# What a user of this project does. `make test` is everything; `go test ./bench -run Weather -v` is the leaderboard.
+GO ?= go
+ENV ?=
+
+.PHONY: test bench board reproduce soak deps lint fuzz
+
+# The race detector runs on the packages that work concurrently; the rest is tested without it, which is faster.
+RACE = ./sandboxes/... ./envs/ ./envs/envtest/... ./policies/... ./bench
+
+test: lint
+	$(GO) test -count=1 -race -short $(RACE)
+	$(GO) test -count=1 ./...
+
+# gofmt, vet for this machine and for a Mac, staticcheck.
+lint:
+	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt would change: $$files"; exit 1; }
+	$(GO) vet ./...
+	GOOS=darwin GOARCH=arm64 $(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+# Latencies and rates of every environment, into results/<env>.speed.txt.
+bench:
+	$(GO) test -count=1 -run '^$$' -bench 'Weather' ./bench | tee results/weather.speed.txt
+
+# The leaderboard as it is recorded.
+board:
+	$(GO) run ./bench/mcpgym board
+
+# Every row again; afterwards nothing may differ from what is committed.
+reproduce:
+	$(GO) test -count=1 ./bench -run '$(ENV)' -v -update
+	git diff --exit-code -- results
+
+# The full counts: every task of the first 500 of each split in every rule, and long runs.
+soak:
+	MCPGYM_SOAK=1 $(GO) test -count=1 -timeout 60m ./...
+
+# Twenty seconds on every fuzz target.
+fuzz:
+	@for p in $$($(GO) list ./...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$p | grep ^Fuzz); do \
+	    echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime 20s $$p || exit 1; \
+	  done; \
+	done
+
+# Nothing but Go is needed yet: the modules are fetched, so that the tests need no network.
+deps:
+	$(GO) mod download

@@ -1,0 +1,234 @@
+package bench
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/policies"
+)
+
+var update = flag.Bool("update", false, "play the baselines and write their records and the board")
+
+const results = "../results"
+
+// reproduce executes an environment's part of the leaderboard: every record is replayed in fresh sandboxes, the baselines
+// are played anew, and what is generated from the records must be what the repository holds. With -update the baselines'
+// records and the generated files are written first.
+func reproduce(t *testing.T, name string) {
+	entry, err := FindEnv(name)
+	require.NoError(t, err)
+	spec, err := entry.Open()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, spec.Sandboxes.Close()) }()
+	if *update {
+		for _, split := range entry.Splits {
+			for _, b := range Baselines() {
+				r := playBaseline(t, spec, b, split)
+				r.Provenance = provenance(t, entry, r)
+				require.NoError(t, r.Save(RecordPath(results, name, b.Name, split)))
+			}
+		}
+		require.NoError(t, WriteResults(results))
+	}
+	paths, err := filepath.Glob(filepath.Join(results, Dir(name), "*.jsonl"))
+	require.NoError(t, err)
+	for _, path := range paths {
+		r, problems, err := Load(path)
+		require.NoError(t, err)
+		t.Run(fmt.Sprintf("policy=%s/split=%s", r.Policy, r.Split), func(t *testing.T) {
+			found, err := Replay(t.Context(), spec, r, runtime.NumCPU(), nil)
+			require.NoError(t, err)
+			for _, p := range append(problems, found...) {
+				if p.Soft {
+					t.Logf("%s: %s", path, p)
+				} else {
+					t.Errorf("%s: %s", path, p)
+				}
+			}
+			i := slices.IndexFunc(Baselines(), func(b Baseline) bool { return b.Name == r.Policy })
+			if i < 0 {
+				return
+			}
+			anew := playBaseline(t, spec, Baselines()[i], r.Split)
+			anew.Provenance = r.Provenance
+			want, err := r.Marshal()
+			require.NoError(t, err)
+			got, err := anew.Marshal()
+			require.NoError(t, err)
+			if string(got) != string(want) {
+				t.Errorf("%s: playing %s anew gives another record; if that is meant, `go test ./bench -run %s -update`", path, r.Policy, t.Name())
+			}
+		})
+	}
+	records, err := LoadResults(results)
+	require.NoError(t, err)
+	for _, split := range entry.Splits {
+		for _, b := range Baselines() {
+			require.FileExists(t, RecordPath(results, name, b.Name, split), "no record of a baseline: go test ./bench -update")
+		}
+	}
+	texts, pictures, err := Generated(results, records)
+	require.NoError(t, err)
+	for path, data := range texts {
+		have, err := os.ReadFile(path)
+		if err != nil || string(have) != string(data) {
+			t.Errorf("%s is not what the records give: go test ./bench -update (%v)", path, err)
+		}
+	}
+	for path := range pictures {
+		require.FileExists(t, path)
+	}
+	boards, err := Boards(records)
+	require.NoError(t, err)
+	for _, b := range boards {
+		if b.Env != name {
+			continue
+		}
+		fmt.Fprintf(t.Output(), "\n%s, split %s\n%s\n%s\n", b.Env, b.Split, b.Table(false), b.FamilyTable(false))
+		for _, row := range append(b.Rows, b.Withheld...) {
+			switch row.Policy {
+			case "oracle":
+				require.Equal(t, 1.0, row.Pass1, "gold must succeed on every task")
+			case "noop":
+				require.Zero(t, row.Passes, "doing nothing must not succeed")
+				for _, task := range row.Tally.Tasks {
+					require.LessOrEqual(t, *task.MeanReward, 0.0, task.Task)
+				}
+			}
+			require.Zero(t, row.Void, "%s: a sandbox failed", row.Policy)
+		}
+	}
+}
+
+// Of the baselines only random differs from trial to trial.
+func playBaseline(t *testing.T, spec envs.Spec, b Baseline, split string) *Record {
+	r, err := Run(t.Context(), Config{Spec: spec, Policy: b.Policy, Name: b.Name, Split: split, Tasks: 500, Trials: 1, Seed: 1, Parallel: runtime.NumCPU()})
+	require.NoError(t, err)
+	return r
+}
+
+func provenance(t *testing.T, entry Entry, r *Record) Provenance {
+	out, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
+	require.NoError(t, err, "records name the commit they were made at")
+	return Provenance{Commit: strings.TrimSpace(string(out)), Date: time.Now().UTC().Format(time.DateOnly), Drivers: []string{entry.Driver},
+		Command: fmt.Sprintf("go run ./bench/mcpgym run --env %s --policy %s --split %s --episodes %d --seed %d", r.Env, r.Policy, r.Split, r.Tasks, r.Seed)}
+}
+
+// latencies reports the percentiles of durations as benchmark metrics, in microseconds.
+func latencies(b *testing.B, what string, d []time.Duration) {
+	if len(d) == 0 {
+		return
+	}
+	slices.Sort(d)
+	for _, q := range []int{50, 95, 99} {
+		b.ReportMetric(float64(d[min(len(d)-1, len(d)*q/100)].Nanoseconds())/1e3, fmt.Sprintf("p%d-%s-us", q, what))
+	}
+}
+
+// speed measures an environment: whole episodes of the oracle, and in them the latencies of reset and step; and replay.
+func speed(b *testing.B, name string) {
+	entry, err := FindEnv(name)
+	require.NoError(b, err)
+	spec, err := entry.Open()
+	require.NoError(b, err)
+	defer spec.Sandboxes.Close()
+	tasks := make([]envs.Task, 500)
+	for i := range tasks {
+		tasks[i] = spec.Splits["test"].Task(i)
+	}
+	b.Run("lease", func(b *testing.B) {
+		b.ReportAllocs()
+		var took []time.Duration
+		for i := 0; b.Loop(); i++ {
+			start := time.Now()
+			s, err := spec.Sandboxes.Lease(b.Context(), tasks[i%len(tasks)].World)
+			took = append(took, time.Since(start))
+			require.NoError(b, err)
+			require.NoError(b, s.Close())
+		}
+		latencies(b, "lease", took)
+	})
+	b.Run("episode", func(b *testing.B) {
+		b.ReportAllocs()
+		env, err := envs.New(spec)
+		require.NoError(b, err)
+		defer env.Close()
+		var resets, steps []time.Duration
+		for i := 0; b.Loop(); i++ {
+			task := tasks[i%len(tasks)]
+			start := time.Now()
+			_, err := env.Reset(b.Context(), task)
+			resets = append(resets, time.Since(start))
+			require.NoError(b, err)
+			for _, a := range task.Solution {
+				start := time.Now()
+				_, err := env.Step(b.Context(), a)
+				steps = append(steps, time.Since(start))
+				require.NoError(b, err)
+			}
+		}
+		latencies(b, "reset", resets)
+		latencies(b, "step", steps)
+		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "episodes/s")
+	})
+	b.Run("episodes=64", func(b *testing.B) { // that many at once
+		var mu sync.Mutex
+		var all []time.Duration
+		b.SetParallelism(64 / runtime.GOMAXPROCS(0))
+		b.ResetTimer()
+		var next atomic.Int64
+		b.RunParallel(func(pb *testing.PB) {
+			env, err := envs.New(spec)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			defer env.Close()
+			var steps []time.Duration
+			for pb.Next() {
+				task := tasks[int(next.Add(1))%len(tasks)]
+				if _, err := env.Reset(b.Context(), task); err != nil {
+					b.Error(err)
+					return
+				}
+				for _, a := range task.Solution {
+					start := time.Now()
+					if _, err := env.Step(b.Context(), a); err != nil {
+						b.Error(err)
+						return
+					}
+					steps = append(steps, time.Since(start))
+				}
+			}
+			mu.Lock()
+			all = append(all, steps...)
+			mu.Unlock()
+		})
+		b.ReportMetric(float64(len(all))/b.Elapsed().Seconds(), "steps/s")
+		latencies(b, "step", all)
+	})
+	b.Run("replay", func(b *testing.B) {
+		r, err := Run(context.Background(), Config{Spec: spec, Policy: policies.Oracle{}, Name: "oracle", Split: "test", Tasks: 1000, Trials: 1, Seed: 1, Parallel: runtime.NumCPU()})
+		require.NoError(b, err)
+		for b.Loop() {
+			problems, err := Replay(b.Context(), spec, r, runtime.NumCPU(), nil)
+			require.NoError(b, err)
+			require.Empty(b, problems)
+		}
+		b.ReportMetric(1000*float64(b.N)/b.Elapsed().Seconds(), "episodes/s")
+	})
+}

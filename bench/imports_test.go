@@ -1,0 +1,53 @@
+package bench
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Imports run one way. Each package may import only these of the project; tests are free.
+var allowed = map[string][]string{
+	"sandboxes":             {},
+	"sandboxes/casetest":    {},
+	"sandboxes/sandboxtest": {"sandboxes"},
+	"sandboxes/mcpmem":      {"sandboxes"},
+	"sandboxes/weather":     {"sandboxes", "sandboxes/mcpmem"},
+	"envs":                  {"sandboxes"},
+	"rewards":               {"envs"},
+	"policies":              {"envs", "sandboxes"},
+	"policies/redteam":      {"envs", "policies"},
+	"envs/envtest":          {"envs", "policies", "policies/redteam", "rewards"},
+	"envs/weather":          {"envs", "rewards", "sandboxes", "sandboxes/weather"},
+	"bench":                 {"envs", "envs/weather", "policies", "rewards", "sandboxes"},
+	"bench/mcpgym":          {"bench", "envs", "sandboxes"},
+}
+
+func TestImports(t *testing.T) {
+	const module = "github.com/mcpgym/mcpgym"
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, module+"/...").Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		name := strings.TrimPrefix(f[0], module+"/")
+		may, known := allowed[name]
+		if !known {
+			t.Errorf("package %s is not in the table of allowed imports", name)
+			continue
+		}
+		for _, imp := range f[1:] {
+			if ours, ok := strings.CutPrefix(imp, module+"/"); ok && !slices.Contains(may, ours) {
+				t.Errorf("%s imports %s, which the layout does not allow", name, ours)
+			}
+			if name == "sandboxes" && strings.Contains(strings.SplitN(imp, "/", 2)[0], ".") {
+				t.Errorf("sandboxes imports %s, want only the standard library", imp)
+			}
+			if strings.Contains(imp, "testcontainers") && name != "sandboxes/container" {
+				t.Errorf("%s imports testcontainers, which only sandboxes/container may", name)
+			}
+		}
+	}
+}

@@ -1,0 +1,480 @@
+// Command mcpgym plays, shows and verifies episodes of the gym's environments.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/mcpgym/mcpgym/bench"
+	"github.com/mcpgym/mcpgym/envs"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// errFailed says that the command did its work and the outcome is a failure, which it has printed.
+var errFailed = errors.New("failed")
+
+// run executes the command and returns the exit status: 0, 1 for a failure that was looked for and found, 2 for wrong input
+// or anything that kept the command from its work, 130 when it was interrupted.
+func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	root := &cobra.Command{Use: "mcpgym", Short: "A gym and benchmark for agents that work through MCP tools", SilenceUsage: true, SilenceErrors: true}
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	root.AddCommand(envsCommand(), toolsCommand(), runCommand(), playCommand(), showCommand(), verifyCommand(), boardCommand())
+	root.Args = cobra.ArbitraryArgs
+	root.RunE = func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return root.Help()
+		}
+		var names []string
+		for _, c := range root.Commands() {
+			names = append(names, c.Name())
+		}
+		return fmt.Errorf("no command %q, only %s", args[0], strings.Join(names, ", "))
+	}
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errFailed):
+		return 1
+	case ctx.Err() != nil:
+		fmt.Fprintln(errOut, "mcpgym: interrupted, nothing was written")
+		return 130
+	}
+	fmt.Fprintf(errOut, "mcpgym: %s\n", strings.ReplaceAll(err.Error(), "\n", " "))
+	return 2
+}
+
+// exitCode is the status of a command that checked several things.
+func exitCode(failed, _ int) error {
+	if failed > 0 {
+		return errFailed
+	}
+	return nil
+}
+
+func openEnv(name string) (bench.Entry, envs.Spec, error) {
+	entry, err := bench.FindEnv(name)
+	if err != nil {
+		return entry, envs.Spec{}, err
+	}
+	spec, err := entry.Open()
+	return entry, spec, err
+}
+
+// envNames completes environment names in the shell.
+func envNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	for _, e := range bench.Envs() {
+		names = append(names, e.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func policyNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	for _, b := range bench.Baselines() {
+		names = append(names, b.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func envsCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{Use: "envs", Short: "List the environments and policies", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		type item struct {
+			Name   string   `json:"name"`
+			About  string   `json:"about"`
+			Splits []string `json:"splits,omitempty"`
+		}
+		var list struct {
+			Envs     []item `json:"envs"`
+			Policies []item `json:"policies"`
+		}
+		for _, e := range bench.Envs() {
+			spec, err := e.Open()
+			if err != nil {
+				return err
+			}
+			list.Envs = append(list.Envs, item{e.Name, e.About, spec.SplitNames()})
+			if err := spec.Sandboxes.Close(); err != nil {
+				return err
+			}
+		}
+		for _, b := range bench.Baselines() {
+			list.Policies = append(list.Policies, item{b.Name, b.About, nil})
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), list)
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), "environments")
+		for _, e := range list.Envs {
+			fmt.Fprintf(cmd.OutOrStdout(), "  %-14s %s (splits: %s)\n", e.Name, e.About, strings.Join(e.Splits, ", "))
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), "policies")
+		for _, p := range list.Policies {
+			fmt.Fprintf(cmd.OutOrStdout(), "  %-14s %s\n", p.Name, p.About)
+		}
+		return nil
+	}}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+func toolsCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{Use: "tools ENV", Short: "List the tools of an environment, as its server describes them", Args: cobra.ExactArgs(1), ValidArgsFunction: envNames, RunE: func(cmd *cobra.Command, args []string) error {
+		_, spec, err := openEnv(args[0])
+		if err != nil {
+			return err
+		}
+		defer spec.Sandboxes.Close()
+		env, err := envs.New(spec)
+		if err != nil {
+			return err
+		}
+		defer env.Close()
+		src, err := spec.Source("train")
+		if err != nil {
+			return err
+		}
+		if _, err := env.Reset(cmd.Context(), src.Task(0)); err != nil {
+			return err
+		}
+		tools := env.Trajectory().Tools
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), tools)
+		}
+		for _, t := range tools {
+			fmt.Fprintln(cmd.OutOrStdout(), describe(t, true))
+		}
+		return nil
+	}}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// summary is the last line of run --json.
+type summary struct {
+	Env           string         `json:"env"`
+	Policy        string         `json:"policy"`
+	Split         string         `json:"split"`
+	Seed          uint64         `json:"seed"`
+	Episodes      int            `json:"episodes"` // planned
+	Trials        int            `json:"trials"`
+	Void          int            `json:"void"`
+	Success       float64        `json:"success"` // passes by planned episodes
+	Interval      [2]float64     `json:"success_95"`
+	PassHat       []float64      `json:"pass_hat_k"`
+	Reward        *float64       `json:"reward"` // mean over scored episodes, null without any
+	Hallucination float64        `json:"hallucination"`
+	Turns         float64        `json:"turns"`
+	ToolErrors    float64        `json:"tool_errors"`
+	Families      map[string]any `json:"families"`
+	Seconds       float64        `json:"seconds"`
+}
+
+func runCommand() *cobra.Command {
+	var env, policy, split, file string
+	var tasks, trials, parallel int
+	var seed uint64
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "run", Short: "Play a policy in an environment", Args: cobra.NoArgs,
+		Example: "  mcpgym run --env Weather-v0 --policy lexical --split test --episodes 200",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, n := range []struct {
+				flag  string
+				value int
+			}{{"episodes", tasks}, {"trials", trials}, {"parallel", parallel}} {
+				if n.value < 1 {
+					return fmt.Errorf("--%s is %d, want 1 or more", n.flag, n.value)
+				}
+			}
+			entry, spec, err := openEnv(env)
+			if err != nil {
+				return err
+			}
+			defer spec.Sandboxes.Close()
+			b, err := bench.FindPolicy(policy)
+			if err != nil {
+				return err
+			}
+			if _, err := spec.Source(split); err != nil {
+				return err
+			}
+			if file != "" {
+				if err := writable(file); err != nil {
+					return err
+				}
+			}
+			start := time.Now()
+			progress, done := progressBar(cmd.ErrOrStderr(), "play", tasks*trials)
+			r, err := bench.Run(cmd.Context(), bench.Config{Spec: spec, Policy: b.Policy, Name: b.Name, Split: split, Tasks: tasks, Trials: trials, Seed: seed, Parallel: parallel, Progress: progress})
+			done()
+			if err != nil {
+				return err
+			}
+			seconds := time.Since(start).Seconds()
+			if file != "" {
+				r.Provenance = bench.Provenance{Commit: commit(cmd.Context()), Date: time.Now().UTC().Format(time.DateOnly), Drivers: []string{entry.Driver},
+					Command: fmt.Sprintf("go run ./bench/mcpgym run --env %s --policy %s --split %s --episodes %d --trials %d --seed %d", env, policy, split, tasks, trials, seed)}
+				if err := r.Save(file); err != nil {
+					return err
+				}
+			}
+			row := bench.Summarise(r)
+			if !asJSON {
+				board, err := bench.Boards([]*bench.Record{r})
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s, split %s\n%s\n%s\n%d episodes in %.1f s\n", env, split, board[0].Table(false), board[0].FamilyTable(false), row.Planned, seconds)
+				return nil
+			}
+			families := map[string]any{}
+			for _, f := range row.Families {
+				families[f.Family] = map[string]int{"planned": f.Planned, "passes": f.Passes}
+			}
+			return printJSON(cmd.OutOrStdout(), summary{env, policy, split, seed, row.Planned, trials, row.Void, row.Pass1, [2]float64{row.Interval.Lo, row.Interval.Hi}, row.PassHat,
+				row.MeanReward, row.Hallucination, row.Turns, row.ToolErrors, families, seconds})
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&env, "env", "", "environment")
+	f.StringVar(&policy, "policy", "", "policy")
+	f.StringVar(&split, "split", "test", "split")
+	f.IntVar(&tasks, "episodes", 100, "tasks to play, from the first of the split")
+	f.IntVar(&trials, "trials", 1, "episodes of each task")
+	f.Uint64Var(&seed, "seed", 1, "seed of the policy's choices")
+	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "episodes at once")
+	f.BoolVar(&asJSON, "json", false, "print one line of JSON")
+	f.StringVar(&file, "out", "", "write the record to this file")
+	c.RegisterFlagCompletionFunc("env", envNames)
+	c.RegisterFlagCompletionFunc("policy", policyNames)
+	return c
+}
+
+// writable finds out before a long run whether its result can be written.
+func writable(file string) error {
+	f, err := os.CreateTemp(filepath.Dir(file), ".tmp-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// commit names the commit of the tree that is run, where git knows it.
+func commit(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// progressBar shows progress on a terminal, and nothing elsewhere.
+func progressBar(w io.Writer, what string, total int) (step func(int), done func()) {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil, func() {}
+	}
+	bar := progressbar.NewOptions(total, progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(f), progressbar.OptionShowCount(),
+		progressbar.OptionShowIts(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+	return func(n int) { bar.Set(n) }, func() { bar.Clear() }
+}
+
+func verifyCommand() *cobra.Command {
+	var parallel int
+	c := &cobra.Command{
+		Use: "verify RECORD...", Short: "Play records again and compare everything", Args: cobra.MinimumNArgs(1),
+		Long: "Verify plays the actions of each record again, in fresh sandboxes, and compares what was seen, the world's state and the reward.\nA folder stands for the records in it. Exit status 1 means that a record could not be reproduced.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files, err := recordFiles(args)
+			if err != nil {
+				return err
+			}
+			failed := 0
+			for _, file := range files {
+				ok, err := verify(cmd, file, parallel)
+				if err != nil {
+					return err
+				}
+				if !ok {
+					failed++
+				}
+			}
+			return exitCode(failed, len(files)-failed)
+		},
+	}
+	c.Flags().IntVar(&parallel, "parallel", runtime.NumCPU(), "episodes at once")
+	return c
+}
+
+func recordFiles(args []string) ([]string, error) {
+	var files []string
+	for _, a := range args {
+		info, err := os.Stat(a)
+		if err != nil {
+			return nil, fmt.Errorf("read record: %w", err)
+		}
+		if !info.IsDir() {
+			files = append(files, a)
+			continue
+		}
+		before := len(files)
+		err = filepath.WalkDir(a, func(path string, d os.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && filepath.Ext(path) == ".jsonl" {
+				files = append(files, path)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list records: %w", err)
+		}
+		if len(files) == before {
+			return nil, fmt.Errorf("no record (.jsonl) in %s", a)
+		}
+	}
+	return files, nil
+}
+
+func verify(cmd *cobra.Command, file string, parallel int) (bool, error) {
+	r, problems, err := bench.Load(file)
+	if err != nil {
+		return false, err
+	}
+	_, spec, err := openEnv(r.Env)
+	if err != nil {
+		return false, fmt.Errorf("verify %s: %w", file, err)
+	}
+	defer spec.Sandboxes.Close()
+	progress, done := progressBar(cmd.ErrOrStderr(), "verify "+filepath.Base(file), r.Tasks*r.Trials)
+	found, err := bench.Replay(cmd.Context(), spec, r, parallel, progress)
+	done()
+	if err != nil {
+		return false, fmt.Errorf("verify %s: %w", file, err)
+	}
+	hard := 0
+	const most = 20
+	for _, p := range append(problems, found...) {
+		mark := "FAIL"
+		if p.Soft {
+			mark = "note"
+		} else {
+			hard++
+		}
+		if hard <= most {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s\n", mark, file, p)
+		}
+	}
+	if hard > most {
+		fmt.Fprintf(cmd.OutOrStdout(), "FAIL %s: and %d more\n", file, hard-most)
+	}
+	if hard == 0 {
+		fmt.Fprintf(cmd.OutOrStdout(), "ok   %s: %d episodes of %s in %s, split %s\n", file, len(r.Episodes), r.Policy, r.Env, r.Split)
+	}
+	return hard == 0, nil
+}
+
+func boardCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{Use: "board [FOLDER]", Short: "Show the leaderboard that the records in a folder make (results by default)", Args: cobra.MaximumNArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+		dir := "results"
+		if len(args) > 0 {
+			dir = args[0]
+		}
+		records, err := bench.LoadResults(dir)
+		if err != nil {
+			return err
+		}
+		if len(records) == 0 {
+			return fmt.Errorf("no records in %s: want <environment>/<policy>.jsonl", dir)
+		}
+		boards, err := bench.Boards(records)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), boards)
+		}
+		for _, b := range boards {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s, split %s\n%s\n%s\n", b.Env, b.Split, b.Table(false), b.FamilyTable(false))
+		}
+		return nil
+	}}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func showCommand() *cobra.Command {
+	var index, trial int
+	c := &cobra.Command{Use: "show RECORD", Short: "Show what is in a record, or one of its episodes turn by turn", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+		r, problems, err := bench.Load(args[0])
+		if err != nil {
+			return err
+		}
+		w := cmd.OutOrStdout()
+		for _, p := range problems {
+			fmt.Fprintf(cmd.ErrOrStderr(), "mcpgym: %s: %s\n", args[0], p)
+		}
+		if index < 0 {
+			fmt.Fprintf(w, "%s in %s, split %s: %d tasks, %d trials each, seed %d\nrecorded %s at commit %s on %s\nplay again: %s\n\n", r.Policy, r.Env, r.Split, r.Tasks, r.Trials, r.Seed,
+				r.Provenance.Date, r.Provenance.Commit, strings.Join(r.Provenance.Drivers, ", "), r.Provenance.Command)
+			for _, e := range r.Episodes {
+				outcome := "void"
+				if e.Score != nil {
+					outcome = fmt.Sprintf("%+.3f", e.Score.Value)
+				}
+				fmt.Fprintf(w, "%4d.%d %7s  %-22s %s\n", e.Index, e.Trial, outcome, e.Family, e.Prompt)
+			}
+			return nil
+		}
+		i := slices.IndexFunc(r.Episodes, func(e bench.Episode) bool { return e.Index == index && e.Trial == trial })
+		if i < 0 {
+			return fmt.Errorf("show %s: no episode %d with trial %d, only 0 to %d with %d trials", args[0], index, trial, r.Tasks-1, r.Trials)
+		}
+		e := r.Episodes[i]
+		fmt.Fprintf(w, "%s (%s), seed %d\n\n%s\n", e.Task, e.Family, e.Seed, e.Prompt)
+		for n, s := range e.Steps {
+			fmt.Fprintf(w, "\nstep %d\n", n)
+			showStep(w, s)
+		}
+		fmt.Fprintln(w)
+		showOutcome(w, e.End, e.Score, e.Void)
+		return nil
+	}}
+	c.Flags().IntVar(&index, "episode", -1, "index of the episode's task")
+	c.Flags().IntVar(&trial, "trial", 0, "trial of the task")
+	return c
+}

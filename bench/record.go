@@ -1,0 +1,315 @@
+package bench
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/sandboxes"
+)
+
+// Format is the version of the record's file form.
+const Format = 1
+
+// Record is a row of the leaderboard with everything that it takes to play it again. Its file has one JSON object a line:
+// the header, then the episodes by task and trial. Each line ends with a digest of what stands before it.
+type Record struct {
+	Header
+	Episodes []Episode
+}
+
+// Header names what was played, and where the record comes from.
+type Header struct {
+	Format     int                         `json:"format"`
+	Env        string                      `json:"env"`
+	Policy     string                      `json:"policy"`
+	Split      string                      `json:"split"`
+	Ranked     bool                        `json:"ranked"` // false for policies that were shown the tasks
+	Seed       uint64                      `json:"seed"`
+	Tasks      int                         `json:"tasks"`
+	Trials     int                         `json:"trials"` // of each task
+	Identity   sandboxes.Identity          `json:"identity"`
+	Limits     envs.Limits                 `json:"limits"`
+	System     string                      `json:"system"`
+	Tools      map[string][]sandboxes.Tool `json:"tools"` // tool lists by digest
+	Provenance Provenance                  `json:"provenance"`
+	Digest     string                      `json:"episodes_digest"` // over the digests of all episodes
+}
+
+// Provenance is what a replay cannot recompute.
+type Provenance struct {
+	Commit  string   `json:"commit"`
+	Date    string   `json:"date"`
+	Command string   `json:"command"`
+	Drivers []string `json:"drivers"`          // that the row was verified on
+	Tokens  *int     `json:"tokens,omitempty"` // sampled; nil where no model was
+	Cost    *float64 `json:"cost,omitempty"`   // in US dollars; nil is unpriced, which is not free
+}
+
+// Episode is one line of a record. The task is named, not stored: index and split give it again, and its digest says whether
+// it still is what was played.
+type Episode struct {
+	Index      int         `json:"i"`
+	Trial      int         `json:"trial"`
+	Seed       uint64      `json:"seed"` // of the policy
+	Task       string      `json:"task"`
+	Family     string      `json:"family"`
+	TaskDigest string      `json:"task_digest"`
+	Prompt     string      `json:"prompt"`
+	Tools      string      `json:"tools,omitempty"` // digest of the list in the header
+	Steps      []envs.Step `json:"steps"`
+	Outcome
+}
+
+// Outcome is the end of an episode as the trajectory has it.
+type Outcome struct {
+	Probes []sandboxes.Answer `json:"probes,omitempty"`
+	State  *sandboxes.State   `json:"state,omitempty"`
+	End    envs.End           `json:"end,omitempty"`
+	Score  *envs.Score        `json:"score,omitempty"`
+	Void   *sandboxes.Fault   `json:"void,omitempty"`
+}
+
+func digest(data ...[]byte) string {
+	h := sha256.New()
+	for _, d := range data {
+		h.Write(d)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// encode writes JSON as records hold it: one line, no HTML escapes.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+func taskDigest(t envs.Task) (string, error) {
+	data, err := encode(t)
+	if err != nil {
+		return "", fmt.Errorf("encode task %s: %w", t.ID, err)
+	}
+	return digest(data), nil
+}
+
+// add appends the record of one episode.
+func (r *Record) add(index, trial int, seed uint64, t *envs.Trajectory) error {
+	e := Episode{Index: index, Trial: trial, Seed: seed, Task: t.Task.ID, Family: t.Task.Family, Prompt: t.Task.Prompt, Steps: t.Steps,
+		Outcome: Outcome{t.Probes, t.State, t.End, t.Score, t.Void}}
+	var err error
+	if e.TaskDigest, err = taskDigest(t.Task); err != nil {
+		return err
+	}
+	if len(t.Tools) > 0 {
+		list, err := encode(t.Tools)
+		if err != nil {
+			return fmt.Errorf("encode the tools of %s: %w", t.Task.ID, err)
+		}
+		e.Tools = digest(list)
+		r.Tools[e.Tools] = t.Tools
+	}
+	r.Episodes = append(r.Episodes, e)
+	return nil
+}
+
+// trajectory puts the parts of an episode together again.
+func (r *Record) trajectory(e Episode, task envs.Task) *envs.Trajectory {
+	return &envs.Trajectory{Version: envs.TrajectoryVersion, Env: r.Env, Identity: r.Identity, Limits: r.Limits, Task: task, Tools: r.Header.Tools[e.Tools],
+		Steps: e.Steps, Probes: e.Probes, State: e.State, End: e.End, Score: e.Score, Void: e.Void}
+}
+
+// seal closes a line with the digest of what stands before it.
+func seal(v any) ([]byte, error) {
+	line, err := encode(v)
+	if err != nil {
+		return nil, err
+	}
+	body := line[:len(line)-1]
+	return fmt.Appendf(body, `,"digest":"%s"}`, digest(body)), nil
+}
+
+// sealed splits a line into its body and its digest, and says whether they fit.
+func sealed(line []byte) (sum string, ok bool) {
+	const tail = len(`,"digest":"0123456789abcdef"}`)
+	if len(line) < tail {
+		return "", false
+	}
+	body := line[:len(line)-tail]
+	sum = string(line[len(line)-18 : len(line)-2])
+	return sum, bytes.Equal(line[len(body):], fmt.Appendf(nil, `,"digest":"%s"}`, digest(body)))
+}
+
+// Marshal writes the file form. Equal records give equal bytes.
+func (r *Record) Marshal() ([]byte, error) {
+	var lines [][]byte
+	var sums bytes.Buffer
+	for _, e := range r.Episodes {
+		line, err := seal(e)
+		if err != nil {
+			return nil, fmt.Errorf("encode episode %d: %w", e.Index, err)
+		}
+		sum, _ := sealed(line)
+		sums.WriteString(sum)
+		lines = append(lines, line)
+	}
+	r.Digest = digest(sums.Bytes())
+	head, err := seal(r.Header)
+	if err != nil {
+		return nil, fmt.Errorf("encode header: %w", err)
+	}
+	return append(bytes.Join(append([][]byte{head}, lines...), []byte("\n")), '\n'), nil
+}
+
+// Problem is a place in a record that is not as it was recorded.
+type Problem struct {
+	Episode int    // index of the task, -1 for the file as a whole
+	Trial   int    // of the task
+	Step    int    // -1 where the problem is not in a step
+	What    string // what is wrong
+	Soft    bool   // reported, not failed: the result is volatile
+}
+
+func (p Problem) String() string {
+	switch {
+	case p.Episode < 0:
+		return p.What
+	case p.Step < 0:
+		return fmt.Sprintf("episode %d trial %d: %s", p.Episode, p.Trial, p.What)
+	}
+	return fmt.Sprintf("episode %d trial %d step %d: %s", p.Episode, p.Trial, p.Step, p.What)
+}
+
+// Unmarshal reads the file form. What is readable is returned even where there are problems: digests that do not fit, lines
+// that are torn or missing. The error says that it is no record at all.
+func Unmarshal(data []byte) (*Record, []Problem, error) {
+	lines, bad := readLines(data)
+	if len(lines) == 0 || slices.Contains(bad, 1) {
+		return nil, nil, errors.New("line 1 is not the header of a record")
+	}
+	r := &Record{}
+	if err := json.Unmarshal(lines[0], &r.Header); err != nil {
+		return nil, nil, fmt.Errorf("line 1 is not the header of a record: %w", err)
+	}
+	if r.Format != Format {
+		return nil, nil, fmt.Errorf("the record has format %d, this program reads %d", r.Format, Format)
+	}
+	var problems []Problem
+	whole := func(format string, args ...any) {
+		problems = append(problems, Problem{-1, 0, -1, fmt.Sprintf(format, args...), false})
+	}
+	if _, ok := sealed(lines[0]); !ok {
+		whole("line 1: the header, which holds the provenance, does not match its digest")
+	}
+	for _, n := range bad {
+		whole("line %d: not JSON, or torn", n)
+	}
+	var sums bytes.Buffer
+	for _, line := range lines[1:] {
+		var e Episode
+		if err := json.Unmarshal(line, &e); err != nil {
+			whole("after episode %d: a line that is not an episode: %v", len(r.Episodes)-1, err)
+			continue
+		}
+		sum, ok := sealed(line)
+		if !ok {
+			problems = append(problems, Problem{e.Index, e.Trial, -1, "the line does not match its digest", false})
+		}
+		sums.WriteString(sum)
+		r.Episodes = append(r.Episodes, e)
+	}
+	if want := r.Tasks * r.Trials; len(r.Episodes) != want {
+		whole("cut short: %d of %d episodes", len(r.Episodes), want)
+	} else if digest(sums.Bytes()) != r.Digest {
+		whole("the episodes are not those that the header was written for")
+	}
+	return r, problems, nil
+}
+
+// readLines splits JSON lines at line feeds only; a byte order mark and blank lines are skipped. bad lists the numbers, from
+// 1, of lines that are not JSON.
+func readLines(data []byte) (lines [][]byte, bad []int) {
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	for i, line := range bytes.Split(data, []byte("\n")) {
+		line = bytes.TrimSuffix(line, []byte("\r"))
+		switch {
+		case len(bytes.TrimSpace(line)) == 0:
+		case !json.Valid(line):
+			bad = append(bad, i+1)
+		default:
+			lines = append(lines, line)
+		}
+	}
+	return lines, bad
+}
+
+// Load reads a record's file. Problems are those of Unmarshal.
+func Load(path string) (*Record, []Problem, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read record: %w", err)
+	}
+	r, problems, err := Unmarshal(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read record %s: %w", path, err)
+	}
+	return r, problems, nil
+}
+
+// Save writes a record's file. Where the file already holds the same episodes, its provenance is kept, so that playing again
+// changes nothing.
+func (r *Record) Save(path string) error {
+	old, problems, err := Load(path)
+	data, merr := r.Marshal()
+	if merr != nil {
+		return fmt.Errorf("write record %s: %w", path, merr)
+	}
+	if err == nil && len(problems) == 0 {
+		same := r.Header
+		same.Provenance = old.Provenance
+		a, errA := encode(same)
+		b, errB := encode(old.Header)
+		if errA == nil && errB == nil && bytes.Equal(a, b) {
+			r.Provenance = old.Provenance
+			if data, merr = r.Marshal(); merr != nil {
+				return fmt.Errorf("write record %s: %w", path, merr)
+			}
+		}
+	}
+	return writeFile(path, data)
+}
+
+// writeFile writes a file whole or not at all. A file that already has the content is left alone.
+func writeFile(path string, data []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}

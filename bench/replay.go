@@ -1,0 +1,145 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/policies"
+)
+
+// Replay plays a record's actions again, each episode in a fresh sandbox, and lists every difference: in a task, in what the
+// agent saw, in the world's state, in the reward. A difference in a volatile result is soft. Episodes that were void are not
+// played. It is an error to replay a record in another environment, or another version of it, than it was made in.
+func Replay(ctx context.Context, spec envs.Spec, r *Record, parallel int, progress func(done int)) ([]Problem, error) {
+	if r.Env != spec.Name {
+		return nil, fmt.Errorf("the record is of %s, which cannot be compared with %s", r.Env, spec.Name)
+	}
+	if id := spec.Sandboxes.Identity(); !maps.Equal(r.Identity, id) {
+		return nil, fmt.Errorf("the record was made with %v, this is %v", r.Identity, id)
+	}
+	src, err := spec.Source(r.Split)
+	if err != nil {
+		return nil, err
+	}
+	var problems []Problem
+	if r.Limits != spec.Limits || r.System != spec.System {
+		problems = append(problems, Problem{-1, 0, -1, "header: the limits or the system prompt are not those of the environment", false})
+	}
+	byKey := make(map[[2]int]Episode, len(r.Episodes))
+	for _, e := range r.Episodes {
+		byKey[[2]int{e.Index, e.Trial}] = e
+	}
+	var mu sync.Mutex
+	err = each(ctx, spec, src, r.Tasks, r.Trials, parallel, func(ctx context.Context, env *envs.Env, task envs.Task, i, trial int) error {
+		e, ok := byKey[[2]int{i, trial}]
+		var found []Problem
+		var err error
+		switch {
+		case !ok:
+			found = []Problem{{i, trial, -1, "the episode is missing", false}}
+		case e.Void != nil:
+		default:
+			found, err = replay(ctx, env, r, e, task)
+		}
+		mu.Lock()
+		problems = append(problems, found...)
+		mu.Unlock()
+		return err
+	}, progress)
+	if err != nil {
+		return nil, fmt.Errorf("replay %s in %s: %w", r.Policy, r.Env, err)
+	}
+	slices.SortStableFunc(problems, func(a, b Problem) int {
+		if a.Episode != b.Episode {
+			return a.Episode - b.Episode
+		}
+		return a.Trial - b.Trial
+	})
+	return problems, nil
+}
+
+// replay plays one episode again and compares.
+func replay(ctx context.Context, env *envs.Env, r *Record, e Episode, task envs.Task) ([]Problem, error) {
+	at := func(step int, soft bool, format string, args ...any) Problem {
+		return Problem{e.Index, e.Trial, step, fmt.Sprintf(format, args...), soft}
+	}
+	sum, err := taskDigest(task)
+	if err != nil {
+		return nil, err
+	}
+	if e.Task != task.ID || e.TaskDigest != sum || e.Prompt != task.Prompt || e.Family != task.Family {
+		return []Problem{at(-1, false, "the task is not what %s %d gives now", r.Split, e.Index)}, nil
+	}
+	if e.Seed != episodeSeed(r.Seed, e.Index, e.Trial) {
+		return []Problem{at(-1, false, "the seed does not follow from the record's seed %d", r.Seed)}, nil
+	}
+	got, err := policies.Rollout(ctx, env, task, policies.Replay{Steps: e.Steps}, 0)
+	if err != nil {
+		return nil, err
+	}
+	if got.Void != nil {
+		return []Problem{at(-1, false, "void: %v", got.Void)}, nil
+	}
+	var found []Problem
+	want := r.trajectory(e, task)
+	for i := range max(len(want.Steps), len(got.Steps)) {
+		if i >= len(want.Steps) || i >= len(got.Steps) {
+			return append(found, at(i, false, "%d steps recorded, %d replayed", len(want.Steps), len(got.Steps))), nil
+		}
+		w, g := want.Steps[i], got.Steps[i]
+		w.Action.Sample, g.Action.Sample = nil, nil
+		if what := differ(w.Action, g.Action); what != "" {
+			return append(found, at(i, false, "action: %s", what)), nil
+		}
+		if len(w.Observation.Results) != len(g.Observation.Results) {
+			return append(found, at(i, false, "%d results recorded, %d replayed", len(w.Observation.Results), len(g.Observation.Results))), nil
+		}
+		for k, wr := range w.Observation.Results {
+			gr := g.Observation.Results[k]
+			if what := differ(wr, gr); what != "" {
+				p := at(i, wr.Volatile && gr.Volatile, "observation: result %d: %s", k, what)
+				if found = append(found, p); !p.Soft {
+					return found, nil
+				}
+			}
+		}
+		if what := differ(w, g); what != "" && len(found) == 0 {
+			return append(found, at(i, false, "step: %s", what)), nil
+		}
+	}
+	for _, c := range []struct {
+		what      string
+		want, got any
+	}{
+		{"tools", want.Tools, got.Tools}, {"end", want.End, got.End}, {"probes", want.Probes, got.Probes},
+		{"state", want.State, got.State}, {"reward", want.Score, got.Score},
+	} {
+		if what := differ(c.want, c.got); what != "" {
+			return append(found, at(-1, false, "%s: %s", c.what, what)), nil
+		}
+	}
+	return found, nil
+}
+
+// differ compares two values as records hold them and shows the first difference.
+func differ(recorded, replayed any) string {
+	a, errA := encode(recorded)
+	b, errB := encode(replayed)
+	if errA != nil || errB != nil {
+		return fmt.Sprintf("cannot be encoded: %v %v", errA, errB)
+	}
+	if bytes.Equal(a, b) {
+		return ""
+	}
+	at := 0
+	for at < min(len(a), len(b)) && a[at] == b[at] {
+		at++
+	}
+	from := max(0, at-30)
+	return fmt.Sprintf("recorded ...%s, replayed ...%s", bytes.ToValidUTF8(a[from:min(len(a), at+40)], nil), bytes.ToValidUTF8(b[from:min(len(b), at+40)], nil))
+}
