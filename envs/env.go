@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -232,19 +233,35 @@ func (e *Env) calls(ctx context.Context, calls []Call) ([]CallResult, error) {
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		if prepared[i] != nil {
-			wg.Go(func() { errs[i] = e.send(ctx, prepared[i], c, &out[i]) })
+			wg.Go(func() { errs[i] = e.send(ctx, e.box.Session(), prepared[i], c, &out[i]) })
 		}
 	}
 	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			if out[i], err = e.blame(ctx, calls[i], out[i], err); err != nil {
-				return nil, err
-			}
-			return out[:i+1], nil
-		}
+	first := slices.IndexFunc(errs, func(err error) bool { return err != nil })
+	if first < 0 {
+		return out, nil
 	}
-	return out, nil
+	// One call ended the sandbox, and others with it. Which one, and what the others would have seen, the replay says, which
+	// sends them in order.
+	replayed, died := e.replay(ctx)
+	if !died {
+		return nil, errs[first]
+	}
+	replayed = replayed[e.turn:]
+	for i := range out {
+		switch {
+		case prepared[i] == nil:
+			continue
+		case len(replayed) == 0:
+			out[i].kill()
+			return out[:i+1], nil
+		case errs[i] != nil:
+			replayed[0].ID, replayed[0].Unknown = out[i].ID, out[i].Unknown
+			out[i] = replayed[0]
+		}
+		replayed = replayed[1:]
+	}
+	return nil, errs[first]
 }
 
 func (e *Env) concurrent(calls []Call) bool {
@@ -270,8 +287,11 @@ func (e *Env) call(ctx context.Context, c Call) (CallResult, error) {
 	if tool == nil {
 		return r, nil
 	}
-	if err := e.send(ctx, tool, c, &r); err != nil {
-		return e.blame(ctx, c, r, err)
+	if err := e.send(ctx, e.box.Session(), tool, c, &r); err != nil {
+		if _, died := e.replay(ctx); !died {
+			return r, err
+		}
+		r.kill()
 	}
 	return r, nil
 }
@@ -286,6 +306,7 @@ func (e *Env) prepare(c Call) (CallResult, *compiledTool) {
 		return r, nil
 	}
 	if e.used >= e.spec.Limits.Calls {
+		e.over = true
 		return refuse(StatusLimit, fmt.Sprintf("not run: the limit of %d calls an episode is reached", e.spec.Limits.Calls))
 	}
 	e.used++
@@ -321,10 +342,10 @@ func malformedWhy(text string) string {
 }
 
 // send sends a checked call and fills in its result. An error is ctx's or a fault whose author is not known yet.
-func (e *Env) send(ctx context.Context, tool *compiledTool, c Call, r *CallResult) error {
+func (e *Env) send(ctx context.Context, session sandboxes.Session, tool *compiledTool, c Call, r *CallResult) error {
 	limit := e.spec.Limits.Call
 	cctx, cancel := context.WithTimeout(ctx, limit)
-	res, err := e.box.Session().Call(cctx, c.Name, c.args())
+	res, err := session.Call(cctx, c.Name, c.args())
 	late := cctx.Err() != nil
 	cancel()
 	switch {
@@ -341,7 +362,7 @@ func (e *Env) send(ctx context.Context, tool *compiledTool, c Call, r *CallResul
 	// The call took too long, which an agent can cause. The server is at fault only if it no longer answers at all.
 	pctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if _, err := e.box.Session().Tools(pctx); err != nil {
+	if _, err := session.Tools(pctx); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -354,41 +375,31 @@ func (e *Env) send(ctx context.Context, tool *compiledTool, c Call, r *CallResul
 	return nil
 }
 
-// blame decides whose doing the death of a sandbox is. The calls of the episode are sent once more to a fresh sandbox of the
-// same world: if that dies in the same turn, the agent did it and the call's result says so; else the fault is returned.
-func (e *Env) blame(ctx context.Context, c Call, r CallResult, fault error) (CallResult, error) {
+// replay tells whose doing the death of the sandbox is. It sends the calls of the episode once more, to a fresh sandbox of
+// the same world: if that dies in the same turn, the agent did it. The results are those of the calls before its death.
+func (e *Env) replay(ctx context.Context) (results []CallResult, died bool) {
 	if ctx.Err() != nil {
-		return r, ctx.Err()
+		return nil, false
 	}
 	box, err := e.spec.Sandboxes.Lease(ctx, e.t.Task.World)
 	if err != nil {
-		return r, fault
+		return nil, false
 	}
 	defer box.Close()
 	for i, s := range e.sent {
-		cctx, cancel := context.WithTimeout(ctx, e.spec.Limits.Call)
-		_, err := box.Session().Call(cctx, s.name, s.args)
-		late := cctx.Err() != nil
-		cancel()
-		if err == nil {
-			continue
+		r := CallResult{Name: s.name, IsError: true}
+		if err := e.send(ctx, box.Session(), e.ts.byName[s.name], Call{Name: s.name, Arguments: s.args}, &r); err != nil {
+			return results, i >= e.turn && ctx.Err() == nil
 		}
-		if late && ctx.Err() == nil {
-			pctx, cancel := context.WithTimeout(ctx, e.spec.Limits.Call)
-			_, err = box.Session().Tools(pctx)
-			cancel()
-			if err == nil {
-				continue // slow, not dead
-			}
-		}
-		if i < e.turn || ctx.Err() != nil {
-			break // it dies by itself
-		}
-		r.Status, r.IsError = StatusKilled, true
-		r.Text = fmt.Sprintf("the sandbox ended during this call of %s, and a fresh one does too; the episode is over", c.Name)
-		return r, nil
+		results = append(results, r)
 	}
-	return r, fault
+	return results, false
+}
+
+// kill makes r the result of a call that ended the sandbox.
+func (r *CallResult) kill() {
+	r.Status, r.IsError = StatusKilled, true
+	r.Text = fmt.Sprintf("the sandbox ended during this call of %s, and a fresh one does too; the episode is over", r.Name)
 }
 
 // clean makes an action safe to record: the record must read back as what was played.

@@ -44,8 +44,7 @@ type shops struct {
 	diesAt  map[string]bool // "lease/call": a death that has nothing to do with what is called
 	release chan struct{}   // lets calls of hang end
 
-	mu   sync.Mutex
-	seen []string // calls that reached a server, with the lease's number
+	reached atomic.Int64 // calls that reached a server
 }
 
 type item struct{ Name, Text string }
@@ -58,19 +57,19 @@ func (s *shops) provider(t testing.TB) sandboxes.Provider {
 	readOnly := mcp.WithReadOnlyHintAnnotation(true)
 	srv := server.NewMCPServer("shop", "1")
 	srv.AddTools(
-		mcpmem.Tool("get", "Reads a text.", tool("get", (*shop).get), name, readOnly),
-		mcpmem.Tool("put", "Stores a text.", tool("put", (*shop).put), name, text),
-		mcpmem.Tool("find", "Takes anything.", tool("find", func(*shop, context.Context, map[string]any) (any, error) { return "found", nil }),
+		mcpmem.Tool("get", "Reads a text.", tool((*shop).get), name, readOnly),
+		mcpmem.Tool("put", "Stores a text.", tool((*shop).put), name, text),
+		mcpmem.Tool("find", "Takes anything.", tool(func(*shop, context.Context, map[string]any) (any, error) { return "found", nil }),
 			mcp.WithSchemaAdditionalProperties(true), mcp.WithString("name"), readOnly),
-		mcpmem.Tool("big", "Says n letters.", tool("big", func(_ *shop, _ context.Context, in struct{ N int }) (any, error) {
+		mcpmem.Tool("big", "Says n letters.", tool(func(_ *shop, _ context.Context, in struct{ N int }) (any, error) {
 			return strings.Repeat("x", in.N), nil
 		}),
 			mcp.WithInteger("n"), readOnly),
-		mcpmem.Tool("wait", "Takes a second.", tool("wait", (*shop).wait), mcp.WithString("name"), readOnly),
-		mcpmem.Tool("work", "Takes a second, and writes.", tool("work", (*shop).wait), mcp.WithString("name")),
-		mcpmem.Tool("hang", "Takes for ever, whatever its context says.", tool("hang", (*shop).hang)),
-		mcpmem.Tool("hang_reading", "The same.", tool("hang_reading", (*shop).hang), readOnly),
-		mcpmem.Tool("crash", "Divides by the length of a stored text.", tool("crash", (*shop).crash), name, readOnly))
+		mcpmem.Tool("wait", "Takes a second.", tool((*shop).wait), mcp.WithString("name"), readOnly),
+		mcpmem.Tool("work", "Takes a second, and writes.", tool((*shop).wait), mcp.WithString("name")),
+		mcpmem.Tool("hang", "Takes for ever, whatever its context says.", tool((*shop).hang)),
+		mcpmem.Tool("hang_reading", "The same.", tool((*shop).hang), readOnly),
+		mcpmem.Tool("crash", "Divides by the length of a stored text.", tool((*shop).crash), name, readOnly))
 	p, err := mcpmem.New(srv, sandboxes.Identity{"shop": "1"}, func(w sandboxes.World) (*shop, error) {
 		if w.Seed == 404 {
 			return nil, errors.New("no such world")
@@ -87,16 +86,14 @@ func (s *shops) provider(t testing.TB) sandboxes.Provider {
 	return p
 }
 
-// tool notes calls and dies where it is told to.
-func tool[In any](name string, f func(*shop, context.Context, In) (any, error)) func(context.Context, *shop, In) (any, error) {
+// tool counts calls and dies where it is told to.
+func tool[In any](f func(*shop, context.Context, In) (any, error)) func(context.Context, *shop, In) (any, error) {
 	return func(ctx context.Context, w *shop, in In) (any, error) {
 		w.mu.Lock()
 		w.calls++
 		at := fmt.Sprintf("%d/%d", w.lease, w.calls)
 		w.mu.Unlock()
-		w.in.mu.Lock()
-		w.in.seen = append(w.in.seen, at+" "+name)
-		w.in.mu.Unlock()
+		w.in.reached.Add(1)
 		if w.in.diesAt[at] {
 			panic("power failure")
 		}
@@ -350,7 +347,7 @@ func TestBadCalls(t *testing.T) {
 					want.Bytes = got.Bytes
 				}
 				require.Equal(t, want, got)
-				require.Equal(t, c.sent, len(s.seen) > 0, "%v", s.seen)
+				require.Equal(t, c.sent, s.reached.Load() == 1)
 
 				next := play(t, env, turn(getSeed))
 				require.Equal(t, envs.StatusOK, next.Observation.Results[0].Status)
@@ -649,7 +646,9 @@ func TestLimits(t *testing.T) {
 		last    []envs.Status // of the last turn's results
 	}{
 		{"turns", func(l *envs.Limits) { l.Turns = 2 }, []envs.Action{turn(getSeed), turn(getSeed)}, envs.EndTurns, []envs.Status{envs.StatusOK}},
-		{"calls", func(l *envs.Limits) { l.Calls = 2 }, []envs.Action{turn(getSeed), turn(getSeed)}, envs.EndCalls, []envs.Status{envs.StatusOK}},
+		{"calls", func(l *envs.Limits) { l.Calls = 2 }, []envs.Action{turn(getSeed), turn(getSeed), turn(getSeed)}, envs.EndCalls, []envs.Status{envs.StatusLimit}},
+		{"calls that could not be sent", func(l *envs.Limits) { l.Calls = 1 }, []envs.Action{turn(call("", "none", `{}`)), turn(call("", "none", `{}`))}, envs.EndCalls, []envs.Status{envs.StatusLimit}},
+		{"an answer after the last call is one", func(l *envs.Limits) { l.Calls = 2 }, []envs.Action{turn(getSeed), turn(getSeed), done}, envs.EndAnswer, nil},
 		{"calls, within a turn", func(l *envs.Limits) { l.Calls = 2 }, []envs.Action{turn(getSeed, call("x", "none", `{}`), call("y", "put", `{"name":"a","text":"b"}`), call("z", "none", `{}`))},
 			envs.EndCalls, []envs.Status{envs.StatusOK, envs.StatusUnknown, envs.StatusLimit, envs.StatusLimit}},
 		{"seconds", func(l *envs.Limits) { l.Episode = 1500 * time.Millisecond }, []envs.Action{waits, waits}, envs.EndTime, []envs.Status{envs.StatusOK}},
@@ -679,6 +678,39 @@ func TestLimits(t *testing.T) {
 				require.ErrorIs(t, err, envs.ErrDone)
 			})
 		})
+	}
+}
+
+// What one episode used up or sent is nothing to the next.
+func TestEpisodesAreIndependent(t *testing.T) {
+	s := &shops{}
+	spec := specOf(s.provider(t))
+	spec.Limits.Calls = 2
+	env := reset(t, spec)
+	play(t, env, turn(getSeed), turn(getSeed), turn(getSeed))
+	require.Equal(t, envs.EndCalls, env.Trajectory().End)
+
+	_, err := env.Reset(t.Context(), task)
+	require.NoError(t, err)
+	play(t, env, turn(getSeed), turn(getSeed), done)
+	require.Equal(t, envs.EndAnswer, env.Trajectory().End)
+
+	_, err = env.Reset(t.Context(), task)
+	require.NoError(t, err)
+	sent := s.reached.Load()
+	play(t, env, turn(call("", "crash", `{"name":"none"}`)))
+	require.Equal(t, envs.EndKilled, env.Trajectory().End)
+	require.Equal(t, sent+2, s.reached.Load(), "the call, and its replay")
+}
+
+func TestToolsDifferBetweenEpisodes(t *testing.T) {
+	lists := [][]sandboxes.Tool{oneTool, {{Name: "other", InputSchema: json.RawMessage(`{}`)}}, {}, {}}
+	env := newEnv(t, specOf(&fake{tools: func(_ context.Context, n, _ int) ([]sandboxes.Tool, error) { return lists[n-1], nil }}))
+	for i, want := range []envs.Status{envs.StatusUnknown, envs.StatusOK, envs.StatusUnknown, envs.StatusUnknown} {
+		_, err := env.Reset(t.Context(), task)
+		require.NoError(t, err)
+		require.Equal(t, lists[i], env.Trajectory().Tools)
+		require.Equal(t, want, play(t, env, turn(call("", "other", `{}`))).Observation.Results[0].Status)
 	}
 }
 
@@ -756,6 +788,10 @@ func TestContextEnds(t *testing.T) {
 // Calls of one turn run at once only if all are read-only and no two are the same. Results come in call order.
 func TestCallsOfOneTurn(t *testing.T) {
 	wait := func(id string) envs.Call { return call(id, "wait", `{"name":"`+id+`"}`) }
+	var nones []envs.Call
+	for i := range 10 {
+		nones = append(nones, call("n", "none", fmt.Sprint(i)))
+	}
 	for _, c := range []struct {
 		name  string
 		calls []envs.Call
@@ -766,7 +802,7 @@ func TestCallsOfOneTurn(t *testing.T) {
 		{"one is not read-only", []envs.Call{wait("a"), wait("b"), call("c", "work", `{"name":"c"}`)}, 1, 3 * time.Second},
 		{"two are the same", []envs.Call{wait("a"), wait("b"), wait("a")}, 1, 3 * time.Second},
 		{"one is not sent", []envs.Call{wait("a"), call("b", "none", `{}`), wait("c"), call("d", "get", `{`)}, 2, time.Second},
-		{"one is over the limit of calls", append(slices.Repeat([]envs.Call{call("n", "none", `{}`)}, 10), wait("a"), wait("b"), wait("c")), 1, 2 * time.Second},
+		{"one is over the limit of calls", append(nones, wait("a"), wait("b"), wait("c")), 1, 2 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -789,14 +825,31 @@ func TestCallsOfOneTurn(t *testing.T) {
 	}
 }
 
-// Read-only calls that run at once are blamed like others.
+// When one of several calls at once ends the sandbox, others die with it. The record must not depend on which is first.
 func TestCallsAtOnceKillTheSandbox(t *testing.T) {
-	s := &shops{}
+	for range 30 {
+		s := &shops{}
+		env := reset(t, specOf(s.provider(t)))
+		step := play(t, env, turn(
+			call("a", "find", `{"extra":1}`), call("b", "none", `{}`), getSeed, call("c", "crash", `{"name":"none"}`), call("d", "find", `{}`)))
+		results := step.Observation.Results
+		require.Len(t, results, 4, "what comes after the deadly call is not seen")
+		require.Equal(t, envs.CallResult{ID: "a", Name: "find", Text: "found", Status: envs.StatusOK, Unknown: []string{"extra"}}, results[0])
+		require.Equal(t, envs.StatusUnknown, results[1].Status)
+		require.Equal(t, envs.CallResult{ID: "g", Name: "get", Text: `{"Name":"seed","Text":"7"}`, Status: envs.StatusOK}, results[2])
+		require.Equal(t, envs.StatusKilled, results[3].Status)
+		require.Equal(t, "c", results[3].ID)
+		require.Equal(t, envs.EndKilled, env.Trajectory().End)
+		require.False(t, step.Score.Success)
+	}
+}
+
+// A death of calls at once that a replay does not repeat is nobody's reward.
+func TestSandboxDiesDuringCallsAtOnce(t *testing.T) {
+	s := &shops{diesAt: map[string]bool{"1/2": true}}
 	env := reset(t, specOf(s.provider(t)))
-	step := play(t, env, turn(getSeed, call("c", "crash", `{"name":"none"}`)))
-	require.Len(t, step.Observation.Results, 2)
-	require.Equal(t, envs.EndKilled, env.Trajectory().End)
-	require.False(t, step.Score.Success)
+	_, err := env.Step(t.Context(), turn(getSeed, call("", "find", `{}`)))
+	requireVoid(t, env, sandboxes.FaultDied, err)
 }
 
 func TestTextBesideCallsIsNoAnswer(t *testing.T) {

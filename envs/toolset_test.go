@@ -87,6 +87,8 @@ func TestCheckArguments(t *testing.T) {
 		{"invented parameters", city, `{"city":"Oslo","unit":"C","limit":5}`, StatusInvalid, "it takes: city, days", []string{"limit", "unit"}, nil},
 		{"invented parameters where extras are legal", open, `{"city":"Oslo","unit":"C","limit":5}`, StatusOK, "", []string{"limit", "unit"}, nil},
 		{"invented, wrong and missing", city, `{"unit":"C","days":"x"}`, StatusInvalid, "at /days", []string{"unit"}, []string{"city"}},
+		{"missing in every form", `{"anyOf":[{"required":["a"]},{"required":["a","b"]}]}`, `{}`, StatusInvalid, "invalid arguments of tool: at the top: missing properties 'a', 'b'; at the top: missing property 'a'", nil, []string{"a", "b"}},
+		{"missing in two forms alike", `{"anyOf":[{"required":["a"]},{"required":["a"],"minProperties":0}]}`, `{}`, StatusInvalid, "invalid arguments of tool: at the top: missing property 'a'", nil, []string{"a"}},
 		{"named by a reference", `{"$ref":"#/$defs/q","$defs":{"q":{"properties":{"city":{}}}}}`, `{"city":1,"x":2}`, StatusOK, "", []string{"x"}, nil},
 		{"named by one of several forms", `{"anyOf":[{"properties":{"a":{}},"required":["a"]},{"allOf":[{"properties":{"b":{}}}]}],"oneOf":[{"properties":{"c":{}}}]}`,
 			`{"a":1,"b":2,"c":3,"d":4}`, StatusOK, "", []string{"d"}, nil},

@@ -86,7 +86,7 @@ var unitNames = []string{"C", "F", "km/h", "mph", "mm", "in"}
 func page[T any](all []T, cursor string, size int) (part []T, next string, err error) {
 	start := 0
 	if cursor != "" {
-		if start, err = strconv.Atoi(cursor); err != nil || start < 1 || start >= len(all) {
+		if start, err = strconv.Atoi(cursor); err != nil || start < 1 || start >= len(all) || start%size != 0 {
 			return nil, "", fmt.Errorf("cursor %q is not one that this list gave", cursor)
 		}
 	}
@@ -375,7 +375,7 @@ func Convert(v *big.Rat, from, to string) (string, error) {
 	case "mph km/h":
 		out = new(big.Rat).Mul(v, big.NewRat(1609344, 1000000))
 	case "mm in":
-		return new(big.Rat).Quo(v, big.NewRat(254, 10)).FloatString(2), nil
+		out = new(big.Rat).Quo(v, big.NewRat(254, 10))
 	case "in mm":
 		out = new(big.Rat).Mul(v, big.NewRat(254, 10))
 	default:
@@ -384,7 +384,15 @@ func Convert(v *big.Rat, from, to string) (string, error) {
 		}
 		out = v
 	}
-	return strings.Replace(out.FloatString(1), "-0.0", "0.0", 1), nil
+	places := 1
+	if to == "in" {
+		places = 2
+	}
+	s := out.FloatString(places)
+	if strings.Trim(s, "-0.") == "" {
+		s = strings.TrimPrefix(s, "-")
+	}
+	return s, nil
 }
 
 func getTime(_ context.Context, w *World, _ struct{}) (any, error) {
