@@ -188,7 +188,8 @@ type Score struct {
 // ErrUnscored is wrapped by a Reward's error where a part has no score: the verifier failed, so the episode is void.
 var ErrUnscored = errors.New("not scored")
 
-// Reward scores a record. It is pure: no clock, no I/O, nothing but the record.
+// Reward scores a record. It is pure: no clock, no I/O, nothing but the record. Where it also has a method Validate() error,
+// an environment is not made with one that is not valid.
 type Reward interface {
 	Score(t *Trajectory) (Score, error)
 }
@@ -234,6 +235,11 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("environment %s: no splits", s.Name)
 	case l.Turns < 1 || l.Calls < 1 || l.ResultBytes < 100 || l.Call <= 0 || l.Episode <= 0:
 		return fmt.Errorf("environment %s: every limit must be set (turns, calls, result bytes of 100 or more, seconds a call and an episode), have %+v", s.Name, l)
+	}
+	if r, ok := s.Reward.(interface{ Validate() error }); ok {
+		if err := r.Validate(); err != nil {
+			return fmt.Errorf("environment %s: %w", s.Name, err)
+		}
 	}
 	return nil
 }

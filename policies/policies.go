@@ -42,7 +42,9 @@ type TaskAware interface {
 type AgentFunc func(ctx context.Context, o envs.Observation) (envs.Action, error)
 
 // Act calls f.
-func (f AgentFunc) Act(ctx context.Context, o envs.Observation) (envs.Action, error) { return f(ctx, o) }
+func (f AgentFunc) Act(ctx context.Context, o envs.Observation) (envs.Action, error) {
+	return f(ctx, o)
+}
 
 // Close does nothing.
 func (AgentFunc) Close() error { return nil }

@@ -86,6 +86,13 @@ func DecodeWant(raw json.RawMessage) (Want, error) {
 	if len(w.Answer) == 0 || len(w.Evidence) == 0 {
 		return w, errors.New("the wanted answer names no value or no evidence")
 	}
+	for _, group := range w.Evidence {
+		for _, f := range group {
+			if len(f.Has) == 0 {
+				return w, errors.New("the wanted answer names a fact that any result shows")
+			}
+		}
+	}
 	return w, nil
 }
 

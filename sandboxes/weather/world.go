@@ -120,7 +120,7 @@ func New(seed uint64) *World {
 			kinds := r.Perm(len(AlertKinds))
 			for i := range r.IntN(3) {
 				from := w.Now.Truncate(24 * time.Hour).Add(time.Duration(r.IntN(5*24)-24) * time.Hour)
-				a := Alert{ID: fmt.Sprintf("A-%04d", r.IntN(10000)), Kind: AlertKinds[kinds[i]], Severity: AlertSeverities[r.IntN(3)],
+				a := Alert{ID: fmt.Sprintf("A-%02d%02d", r.IntN(100), len(w.Alerts)), Kind: AlertKinds[kinds[i]], Severity: AlertSeverities[r.IntN(3)],
 					Region: region, Country: c.Name, Starts: from, Ends: from.Add(time.Duration(12+r.IntN(60)) * time.Hour)}
 				w.Alerts = append(w.Alerts, a)
 			}
@@ -223,6 +223,7 @@ const (
 	kForecast
 	kHigh
 	kLow
+	kDayWind
 	kWind
 	kGust
 	kHumidity
@@ -239,6 +240,16 @@ var diurnal = [24]int64{-38, -42, -45, -47, -48, -46, -38, -25, -10, 6, 20, 32, 
 func (s Station) celsius(at time.Time) int64 {
 	day := at.Truncate(24 * time.Hour)
 	return s.base + s.draw(kDay, day, 120) - 60 + diurnal[at.Hour()]*(60+s.draw(kDay, day.Add(time.Hour), 80))/100 + s.draw(kNoise, at, 15) - 7
+}
+
+// forecast is the temperature that is forecast for an hour, in tenths of a degree: near what it will be.
+func (s Station) forecast(at time.Time) int64 { return s.celsius(at) + s.draw(kForecast, at, 31) - 15 }
+
+// strongest is the strongest wind of a day in km/h, of which kmh is a part in each hour, as measured (kWind) or forecast (kGust).
+func (s Station) strongest(day time.Time) int64 { return 12 + s.draw(kDayWind, day, 90) }
+
+func (s Station) kmh(kind uint64, at time.Time) int64 {
+	return s.strongest(at.Truncate(24*time.Hour)) * s.draw(kind, at, 96) / 100
 }
 
 // Quantity is a number with one or two decimals, kept exactly.
@@ -318,7 +329,7 @@ type Current struct {
 // Current reads a station that is online.
 func (w *World) Current(s Station) Current {
 	return Current{StationID: s.ID, ObservedAt: w.Now.Format(hourForm), Temperature: s.temperature(s.celsius(w.Now)), TemperatureUnit: s.TemperatureUnit(),
-		Humidity: 10 + s.draw(kHumidity, w.Now, 90), Pressure: 955 + s.draw(kPressure, w.Now, 95), WindSpeed: s.speed(s.draw(kWind, w.Now, 90)), WindUnit: s.WindUnit()}
+		Humidity: 10 + s.draw(kHumidity, w.Now, 90), Pressure: 955 + s.draw(kPressure, w.Now, 95), WindSpeed: s.speed(s.kmh(kWind, w.Now)), WindUnit: s.WindUnit()}
 }
 
 // Hour is the forecast for one hour.
@@ -331,10 +342,11 @@ type Hour struct {
 
 // Hourly forecasts one hour.
 func (w *World) Hourly(s Station, at time.Time) Hour {
-	return Hour{Hour: at.Hour(), Temperature: s.temperature(s.celsius(at) + s.draw(kForecast, at, 31) - 15), WindSpeed: s.speed(s.draw(kGust, at, 90)), RainChance: s.draw(kChance, at, 101)}
+	return Hour{Hour: at.Hour(), Temperature: s.temperature(s.forecast(at)), WindSpeed: s.speed(s.kmh(kGust, at)), RainChance: s.draw(kChance, at, 101)}
 }
 
-// Day is the forecast for a day, or what was observed on it. High and low are taken between the hours.
+// Day is the forecast for a day, or what was observed on it. High and low are taken between the hours: every hour of the day,
+// measured or forecast, lies between them, and no hour has more wind than the strongest.
 type Day struct {
 	Date          string   `json:"date"`
 	High          Quantity `json:"high"`
@@ -347,15 +359,16 @@ type Day struct {
 func (w *World) Daily(s Station, day time.Time) Day {
 	high, low := s.celsius(day), s.celsius(day)
 	for h := range 24 {
-		c := s.celsius(day.Add(time.Duration(h) * time.Hour))
-		high, low = max(high, c), min(low, c)
+		at := day.Add(time.Duration(h) * time.Hour)
+		c, f := s.celsius(at), s.forecast(at)
+		high, low = max(high, c, f), min(low, c, f)
 	}
 	rain := int64(0)
 	if s.draw(kRain, day, 100) < 55 {
 		rain = 1 + s.draw(kRainAmount, day, 240)
 	}
 	return Day{Date: day.Format(time.DateOnly), High: s.temperature(high + 1 + s.draw(kHigh, day, 12)), Low: s.temperature(low - 1 - s.draw(kLow, day, 12)),
-		Precipitation: s.rain(rain), WindMax: s.speed(20 + s.draw(kGust, day.Add(time.Minute), 80))}
+		Precipitation: s.rain(rain), WindMax: s.speed(s.strongest(day))}
 }
 
 // State is the hash of all that the world was made of. No tool changes it.

@@ -1,0 +1,149 @@
+package redteam_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/envs/weather"
+	"github.com/mcpgym/mcpgym/policies"
+	"github.com/mcpgym/mcpgym/policies/redteam"
+)
+
+// play plays a cheat on the first n test tasks of Weather, whose families take turns; it must earn nothing.
+func play(t *testing.T, c redteam.Cheat, n int, check func(t *testing.T, tr *envs.Trajectory)) {
+	t.Helper()
+	spec, err := weather.Spec()
+	require.NoError(t, err)
+	e, err := envs.New(spec)
+	require.NoError(t, err)
+	defer e.Close()
+	if testing.Short() {
+		n = min(n, 4)
+	}
+	for i := range n {
+		task := spec.Splits["test"].Task(i)
+		tr, err := policies.Rollout(t.Context(), e, task, c, 1)
+		require.NoError(t, err, task.ID)
+		require.Nil(t, tr.Void, "%s is void: %v", task.ID, tr.Void)
+		require.NotNil(t, tr.Score, task.ID)
+		require.False(t, tr.Score.Success, task.ID)
+		require.LessOrEqual(t, tr.Score.Value, 0.0, task.ID)
+		check(t, tr)
+	}
+}
+
+// reason is what the reward says about the answer.
+func reason(t *testing.T, tr *envs.Trajectory) string {
+	t.Helper()
+	for _, p := range tr.Score.Parts {
+		if p.Name == "answer" {
+			return p.Reason
+		}
+	}
+	require.Fail(t, "no part for the answer")
+	return ""
+}
+
+func TestGeneric(t *testing.T) {
+	const unsupported = "right, but no result shows"
+	// How each must fail: a cheat that fails for another reason than its weakness tests nothing.
+	fails := map[string]func(t *testing.T, tr *envs.Trajectory){
+		"echo": func(t *testing.T, tr *envs.Trajectory) {
+			text, _ := tr.Answer()
+			require.True(t, strings.HasSuffix(text, "ANSWER: "+tr.Task.Prompt))
+		},
+		"told-the-answer": func(t *testing.T, tr *envs.Trajectory) {
+			require.Contains(t, reason(t, tr), unsupported)
+			require.Empty(t, tr.Results())
+		},
+		"always-abstain": func(t *testing.T, tr *envs.Trajectory) {
+			if tr.Task.Family == "offline" || tr.Task.Family == "unanswerable" {
+				require.Contains(t, reason(t, tr), unsupported)
+			}
+		},
+		"answer-spray": func(t *testing.T, tr *envs.Trajectory) {
+			require.Contains(t, reason(t, tr), "several different answers")
+			text, _ := tr.Answer()
+			require.True(t, strings.HasSuffix(text, redteam.Final(tr.Task)), "the right answer is among them")
+		},
+		"guess-after-one-call": func(t *testing.T, tr *envs.Trajectory) {
+			require.Contains(t, reason(t, tr), unsupported)
+			require.Len(t, tr.Results(), min(1, tr.Task.Par-1))
+		},
+		"faked-results": func(t *testing.T, tr *envs.Trajectory) { require.Contains(t, reason(t, tr), unsupported) },
+		"loop-to-the-budget": func(t *testing.T, tr *envs.Trajectory) {
+			require.True(t, tr.Steps[len(tr.Steps)-1].Truncated)
+			require.Len(t, tr.Steps, tr.Limits.Turns)
+		},
+		"fault-to-void": func(t *testing.T, tr *envs.Trajectory) {
+			require.Equal(t, envs.EndCalls, tr.End)
+			require.GreaterOrEqual(t, len(tr.Results()), tr.Limits.Calls)
+			require.Negative(t, tr.Score.Value)
+		},
+	}
+	var names []string
+	for _, c := range redteam.Generic() {
+		names = append(names, c.Name)
+		t.Run(c.Name, func(t *testing.T) {
+			require.Contains(t, fails, c.Name)
+			play(t, c, 16, fails[c.Name])
+			_, err := c.Start(t.Context(), policies.Episode{})
+			require.ErrorContains(t, err, c.Name, "without the task")
+		})
+	}
+	require.Equal(t, []string{"echo", "told-the-answer", "always-abstain", "answer-spray", "guess-after-one-call", "faked-results", "loop-to-the-budget", "fault-to-void"}, names)
+}
+
+func TestModal(t *testing.T) {
+	c := redteam.Modal(map[string]string{"offline": "ANSWER: no data"})
+	require.Equal(t, "modal-guess", c.Name)
+	play(t, c, 16, func(t *testing.T, tr *envs.Trajectory) {
+		text, ok := tr.Answer()
+		require.True(t, ok)
+		require.Equal(t, tr.Task.Family == "offline", text == "ANSWER: no data")
+	})
+}
+
+func TestScripted(t *testing.T) {
+	c := redteam.Scripted(envs.Cheat{Name: "bluff", Actions: []envs.Action{{Calls: []envs.Call{{Name: "get_time"}}}, {Text: "ANSWER: 1"}}})
+	require.Equal(t, "bluff", c.Name)
+	play(t, c, 4, func(t *testing.T, tr *envs.Trajectory) {
+		require.Len(t, tr.Results(), 1)
+		require.Equal(t, envs.StatusOK, tr.Results()[0].Status)
+	})
+}
+
+func TestFinal(t *testing.T) {
+	require.Empty(t, redteam.Final(envs.Task{}))
+	require.Equal(t, "ANSWER: 5", redteam.Final(envs.Task{Solution: []envs.Action{{Text: "first", Calls: []envs.Call{{Name: "get"}}}, {Text: "ANSWER: 5"}}}))
+}
+
+func TestHostile(t *testing.T) {
+	spec, err := weather.Spec()
+	require.NoError(t, err)
+	e, err := envs.New(spec)
+	require.NoError(t, err)
+	defer e.Close()
+	_, err = e.Reset(t.Context(), spec.Splits["test"].Task(0))
+	require.NoError(t, err)
+	tools := e.Trajectory().Tools
+	turns := redteam.Hostile(policies.Episode{Tools: tools})
+	require.NotEmpty(t, turns)
+	for _, turn := range turns {
+		require.Len(t, turn.Calls, len(tools)+2, "every tool, one that does not exist, and one that is no call at all")
+		ids := map[string]bool{}
+		for i, c := range turn.Calls[:len(tools)] {
+			require.Equal(t, tools[i].Name, c.Name)
+			require.False(t, ids[c.ID])
+			ids[c.ID] = true
+			for _, param := range []string{"station_id", "date", "query"} {
+				if strings.Contains(string(tools[i].InputSchema), `"`+param+`"`) {
+					require.Contains(t, string(c.Arguments), `"`+param+`"`)
+				}
+			}
+		}
+	}
+}
