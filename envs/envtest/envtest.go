@@ -112,7 +112,7 @@ var rules = []struct {
 	{"isolation", "deterministic", "an episode played at the same time changes nothing", (*checker).isolation},
 	{"parallel", "isolation", "episodes played at once give the same records as one after the other", (*checker).parallel},
 	{"locale", "deterministic", "time zone and language of the machine change nothing", (*checker).locale},
-	{"bad-calls", "tasks", "what an agent does wrong it is told, it costs something, and the episode goes on", (*checker).badCalls},
+	{"bad-calls", "tools", "what an agent does wrong it is told, it costs something, and the episode goes on", (*checker).badCalls},
 	{"budget", "tasks", "an episode that runs out of turns is truncated, not terminated, earns nothing, and is over", (*checker).budget},
 	{"agent-fault", "tasks", "what an agent can cause is not void", (*checker).agentFault},
 	{"cancel", "tasks", "a cancelled context ends Reset and Step at once, with its error", (*checker).cancel},
@@ -379,7 +379,7 @@ func (c *checker) locale() {
 		out, err := cmd.CombinedOutput()
 		records := recordLine.FindAllSubmatch(out, -1)
 		if err != nil || len(records) != len(c.tasks) {
-			c.Fatalf("play with TZ=%s LANG=%s: %d records of %d tasks, %v\n%s", place[0], place[1], len(records), len(c.tasks), err, out)
+			c.Fatalf("play with TZ=%s LANG=%s: %d records of %d tasks, %v\n%s", place[0], place[1], len(records), len(c.tasks), err, bytes.TrimSpace(recordLine.ReplaceAll(out, nil)))
 		}
 		if first == nil {
 			first = records
@@ -421,7 +421,7 @@ func (c *checker) badCalls() {
 			c.Fatalf("%s: %v", task.ID, err)
 		}
 		if s := e.Trajectory().Score; s.Value >= 0 {
-			c.Errorf("%s: an episode that calls an invented tool and answers nothing earns %v, want less than 0, as by a hallucination penalty: %s", task.ID, s.Value, encode(s.Parts))
+			c.Errorf("%s: an episode that calls an invented tool and answers x earns %v, want less than 0, as by a hallucination penalty: %s", task.ID, s.Value, encode(s.Parts))
 		}
 	}
 }

@@ -45,10 +45,12 @@ func TestBroken(t *testing.T) {
 		for _, c := range []struct {
 			broken string
 			says   string // part of what the author is told
-			rules  string // in the order of Check
+			rules  string // those that fail; the first is the one that is broken
 		}{
 			{"par is wrong", "par is 3, the gold solution makes 2 calls", "tasks"},
 			{"no gold", "no gold solution", "tasks"},
+			{"gold goes on", "must end with its only turn without calls", "tasks"},
+			{"no prompt", "ID, family and prompt must be set", "tasks"},
 			{"no criteria", "neither a wanted answer nor assertions", "tasks"},
 			{"one ID twice", "stands twice", "tasks"},
 			{"tasks change", "gives two tasks for index", "tasks"},
@@ -57,7 +59,11 @@ func TestBroken(t *testing.T) {
 			{"schema of no type", "tool list_boxes: the input schema is not of type object", "tools"},
 			// The tools are part of the record.
 			{"tools differ", "a second reset lists other tools", "tools deterministic"},
+			// Gold calls tools, and goes on with what they show.
+			{"no tools", "no tools", "tools oracle derivable"},
 			{"gold is wrong", `is not the right number`, "oracle"},
+			// The rule locale plays in new processes, and in each it fails once.
+			{"verifier fails once", "void: step 1 of compare/0: sandbox fault (verifier): out of memory", "oracle locale"},
 			{"silence is no false claim", "doing nothing earns 1", "noop"},
 			// A goal that holds at the start holds whatever an agent does.
 			{"goal holds at the start", "doing nothing earns 1", "noop bad-calls budget evidence cheats"},
@@ -68,7 +74,7 @@ func TestBroken(t *testing.T) {
 			{"calls share a variable", "playing in parallel gives another record", "parallel"},
 			{"local time", "TZ=Asia/Kolkata LANG=tr_TR.UTF-8 instead of TZ=UTC LANG=C gives another record", "locale"},
 			{"language", "TZ=Asia/Kolkata LANG=tr_TR.UTF-8 instead of TZ=UTC LANG=C gives another record", "locale"},
-			{"invented tools are free", "calls an invented tool and answers nothing earns 0, want less", "bad-calls"},
+			{"invented tools are free", "calls an invented tool and answers x earns 0, want less than 0", "bad-calls"},
 			{"truncation pays", "repeating a call earns", "budget"},
 			{"server dies once", `void by the calls "list_boxes" {}; "open_box" {"label":"\u0000"}; "set_count"`, "agent-fault"},
 			{"lease waits", "Reset under a cancelled context takes", "cancel"},
@@ -87,15 +93,14 @@ func TestBroken(t *testing.T) {
 			{"any of several answers", "cheat spray earns", "cheats"},
 			{"leases leave goroutines", "goroutines before", "close"},
 		} {
-			for rule := range strings.FieldsSeq(c.rules) {
-				proven[rule] = true
-			}
+			rules := strings.Fields(c.rules)
+			proven[rules[0]] = true
 			t.Run(c.broken, func(t *testing.T) {
 				t.Parallel()
 				out, err := child(t, c.broken)
 				_, failed := errors.AsType[*exec.ExitError](err)
 				require.True(t, failed, "the broken environment passes: %v\n%s", err, out)
-				require.Equal(t, strings.Fields(c.rules), subtests("FAIL", out), "%s", out)
+				require.Equal(t, rules, subtests("FAIL", out), "%s", out)
 				require.Contains(t, out, c.says)
 			})
 		}
@@ -171,9 +176,11 @@ func open(w sandboxes.World) (*shelf, error) {
 func fill(w sandboxes.World) *shelf {
 	r := rand.New(rand.NewPCG(w.Seed, 0))
 	s := &shelf{World: w}
-	for _, colour := range []string{"amber", "black", "green", "ivory", "lilac", "ochre", "white"} {
-		s.boxes = append(s.boxes, box{colour, fmt.Sprintf("BX-%d", 1000+r.IntN(9000)), 100 + r.IntN(9900)})
-		s.start = append(s.start, s.boxes[len(s.boxes)-1].count)
+	colours := []string{"amber", "black", "green", "ivory", "lilac", "ochre", "white"}
+	n := len(colours)
+	for i, colour := range colours { // no label and no count stands twice
+		b := box{colour, fmt.Sprintf("BX-%d", 1000+n*r.IntN(1000)+i), 100 + n*r.IntN(1000) + i}
+		s.boxes, s.start = append(s.boxes, b), append(s.start, b.count)
 	}
 	return s
 }
@@ -192,6 +199,9 @@ func (s *shelf) hash() string { return fmt.Sprintf("%x", sha256.Sum256(fmt.Appen
 func (s *shelf) State(context.Context) (sandboxes.State, error) {
 	s.read = true
 	s.forget()
+	if broken == "verifier fails once" && !died.Swap(true) {
+		return sandboxes.State{}, errors.New("out of memory")
+	}
 	state := sandboxes.State{Hash: s.hash()}
 	for i, b := range s.boxes {
 		if b.count != s.start[i] {
@@ -315,6 +325,9 @@ func provider(t *testing.T) sandboxes.Provider {
 	srv.AddTools(list(),
 		mcpmem.Tool("open_box", "Look how much a box holds.", openBox, mcp.WithReadOnlyHintAnnotation(true), label),
 		mcpmem.Tool("set_count", "Change how much a box holds.", setCount, label, mcp.WithInteger("count", mcp.Required(), mcp.Min(0))))
+	if broken == "no tools" {
+		srv.SetTools()
+	}
 	if broken == "schema of no type" {
 		srv.AddTool(mcp.NewToolWithRawSchema("list_boxes", about, json.RawMessage(`{}`)), list().Handler)
 	}
@@ -352,6 +365,10 @@ func makeTask(index int) envs.Task {
 		task.Par++
 	case "no gold":
 		task.Solution = nil
+	case "gold goes on":
+		task.Solution = append(task.Solution, task.Solution[len(task.Solution)-1])
+	case "no prompt":
+		task.Prompt = " "
 	case "no criteria":
 		task.Want, task.Assertions = nil, nil
 	case "one ID twice":
