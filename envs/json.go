@@ -18,7 +18,7 @@ import (
 // differ only in case, is an error, since readers do not agree on which of them counts. Text that is not UTF-8 is an error,
 // and so is what is nested too deeply and a number too large to compute with.
 func DecodeJSON(data []byte) (any, error) {
-	d := jsontext.NewDecoder(bytes.NewReader(data))
+	d := jsontext.NewDecoder(bytes.NewBuffer(data)) // a Buffer is read in place, a Reader through a copy
 	v, err := decodeValue(d)
 	if err != nil {
 		return nil, err
