@@ -20,7 +20,7 @@ var allowed = map[string][]string{
 	"rewards":               {"envs"},
 	"policies":              {"envs", "sandboxes"},
 	"policies/redteam":      {"envs", "policies"},
-	"envs/envtest":          {"envs", "policies", "policies/redteam", "rewards"},
+	"envs/envtest":          {"envs", "policies", "policies/redteam", "rewards", "sandboxes"},
 	"envs/weather":          {"envs", "rewards", "sandboxes", "sandboxes/weather"},
 	"bench":                 {"envs", "envs/weather", "policies", "rewards", "sandboxes"},
 	"bench/mcpgym":          {"bench", "envs", "sandboxes"},

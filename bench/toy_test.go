@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -173,6 +175,34 @@ func TestToyWeather(t *testing.T) {
 	r, err := Run(t.Context(), Config{Spec: toySpec(t), Policy: toyOracle{}, Name: "toy", Split: "train", Tasks: 200, Trials: 1, Parallel: 2})
 	require.NoError(t, err)
 	require.Equal(t, 1.0, Summarise(r).Pass1)
+}
+
+// Memory stays flat however many episodes one environment plays: 100,000 in a soak, fewer otherwise.
+func TestMemoryIsFlat(t *testing.T) {
+	n := 5_000
+	if os.Getenv("MCPGYM_SOAK") != "" {
+		n = 100_000
+	}
+	env, err := envs.New(toySpec(t))
+	require.NoError(t, err)
+	defer env.Close()
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	var before uint64
+	for i := range n {
+		if i == n/10 {
+			before = heap()
+		}
+		_, err := policies.Rollout(t.Context(), env, toyTask(i), toyOracle{}, 0)
+		require.NoError(t, err)
+	}
+	after := heap()
+	t.Logf("heap after %d episodes: %d KiB, after %d: %d KiB", n/10, before>>10, n, after>>10)
+	require.Less(t, after, before+1<<20)
 }
 
 // BenchmarkToyWeather plays whole episodes of the toy task, the making of its worlds and tasks included, on all processors.

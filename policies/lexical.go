@@ -17,8 +17,13 @@ import (
 
 // Lexical plays by hand-made rules that compare words: those of the prompt with those of tools, parameters and results. It
 // knows how tools are used, and nothing of what they are about: no synonyms, no calendar, no units, no arithmetic but a
-// difference. It was written for made-up services, those of its test, and is frozen: rules that are fitted to the wording of an
-// environment's tasks solve most of them, and would be a baseline of that environment alone. Its rules, in the order of the code:
+// difference. It is frozen; what is trained must beat it.
+//
+// It was cut down from rules three times as long, which had all of these and were improved on failures in the train split of
+// Weather-v0: they solved 93 % of its test split and 40 % of ood. Tasks that are worded by templates are within reach of rules
+// for those templates; such rules know the environment, which a baseline of all environments must not.
+//
+// Its rules, in the order of the code:
 //
 //  1. Rank the tools by the rare words that they share with the prompt.
 //  2. Fill a tool's parameters from the prompt: choices by name, all else by form and by the words beside it.

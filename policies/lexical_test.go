@@ -110,6 +110,24 @@ func railway() []server.ServerTool {
 	}
 }
 
+// buses is a service where names must find the right parameter: an error says which one was wrong.
+func buses() []server.ServerTool {
+	return []server.ServerTool{
+		mcpmem.Tool("fare", "Price of a ticket.", func(_ context.Context, _ *world, in struct{ From, To string }) (any, error) {
+			if in.From != "Ashford" || in.To != "Harwick" {
+				return nil, errors.New("no such connection")
+			}
+			return obj{"price": 18.5, "class": 2}, nil
+		}, mcp.WithString("from", mcp.Required()), mcp.WithString("to", mcp.Required())),
+		mcpmem.Tool("operator", "Operator of the buses of a county, or of one line in it.", func(_ context.Context, _ *world, in struct{ County, Line string }) (any, error) {
+			if in.County != "Wealdshire" {
+				return nil, fmt.Errorf("no county %q", in.County)
+			}
+			return obj{"county": in.County, "line": in.Line, "operator": "Oakway"}, nil
+		}, mcp.WithString("county", mcp.Required()), mcp.WithString("line")),
+	}
+}
+
 // spec makes an environment of one task. Want is the answer, values separated by semicolons, and all facts that results must show.
 func spec(t *testing.T, tools []server.ServerTool, prompt, want string, par int, evidence ...obj) envs.Spec {
 	t.Helper()
@@ -177,6 +195,8 @@ func TestLexicalSolves(t *testing.T) {
 		{"two subjects", railway(), "How many passengers a day do Ashford and Kelby in the Fens have?", "8100; 950", 4, []obj{{"passengers": 8100}, {"passengers": 950}}},
 		{"one row of several", railway(), "From which platform does RE 30 leave Ashford on 2031-05-04?", "2", 2, []obj{{"train": "RE 30", "platform": 2}}},
 		{"the same name, not a longer one", library(), `How many pages has "Tides"?`, "90", 2, []obj{{"book_id": "B-6006", "pages": 90}}},
+		{"parameters by the words before them", buses(), "What is the price of a ticket from Ashford to Harwick?", "18.5", 1, []obj{{"price": 18.5}}},
+		{"a refused value is not used again", buses(), "Who is the operator in Wealdshire on the Coast Road?", "Oakway", 2, []obj{{"county": "Wealdshire", "line": "Coast Road", "operator": "Oakway"}}},
 		{"closed", railway(), "How many passengers a day does Kelby in the Moors have?", "no data", 2, []obj{{"status": "closed"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

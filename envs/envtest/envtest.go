@@ -21,6 +21,7 @@ import (
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/policies"
 	"github.com/mcpgym/mcpgym/policies/redteam"
+	"github.com/mcpgym/mcpgym/sandboxes"
 )
 
 // Check proves a Spec: every rule is a subtest on fresh environments under a deadline, and a failure names the rule's reason.
@@ -396,25 +397,44 @@ func (c *checker) badCalls() {
 		if _, err := e.Reset(c.ctx, task); err != nil {
 			c.Fatalf("%s: %v", task.ID, err)
 		}
-		tool := e.Trajectory().Tools[0].Name
-		for _, bad := range []struct {
-			call envs.Call
-			want []envs.Status
+		tools := e.Trajectory().Tools
+		name := tools[0].Name
+		bad := []struct {
+			tool, args string
+			want       envs.Status
 		}{
-			{envs.Call{Name: tool + "_x", Arguments: json.RawMessage(`{}`)}, []envs.Status{envs.StatusUnknown}},
-			{envs.Call{Name: tool, Arguments: json.RawMessage(`{"a`)}, []envs.Status{envs.StatusMalformed}},
-			{envs.Call{Name: tool, Arguments: json.RawMessage(`[1]`)}, []envs.Status{envs.StatusMalformed}},
-			{envs.Call{Name: tool, Arguments: json.RawMessage(`{"a":1,"a":2}`)}, []envs.Status{envs.StatusMalformed}},
-		} {
-			s, err := e.Step(c.ctx, envs.Action{Calls: []envs.Call{bad.call}})
+			{name + "_x", `{}`, envs.StatusUnknown},
+			{name, `{"a`, envs.StatusMalformed},
+			{name, `[1]`, envs.StatusMalformed},
+			{name, `{"a":1,"a":2}`, envs.StatusMalformed},
+		}
+		if tool, param := scalarParam(tools); tool != "" {
+			bad = append(bad, []struct {
+				tool, args string
+				want       envs.Status
+			}{
+				{tool, `{}`, envs.StatusInvalid},                                // missing
+				{tool, fmt.Sprintf(`{%q:{"a":[]}}`, param), envs.StatusInvalid}, // mistyped
+			}...)
+		}
+		for len(bad) > 0 { // as many a turn as leave one for the answer
+			now := bad[:min(len(bad), max(1, len(bad)/max(1, c.spec.Limits.Turns-2)+1))]
+			bad = bad[len(now):]
+			var a envs.Action
+			for _, b := range now {
+				a.Calls = append(a.Calls, envs.Call{Name: b.tool, Arguments: json.RawMessage(b.args)})
+			}
+			s, err := e.Step(c.ctx, a)
 			if err != nil {
-				c.Fatalf("%s: call %s %s: %v", task.ID, bad.call.Name, bad.call.Arguments, err)
+				c.Fatalf("%s: calls %s: %v", task.ID, encode(a.Calls), err)
 			}
 			if s.Terminated || s.Truncated {
-				c.Fatalf("%s: call %s %s ends the episode (%s)", task.ID, bad.call.Name, bad.call.Arguments, e.Trajectory().End)
+				c.Fatalf("%s: calls %s end the episode (%s)", task.ID, encode(a.Calls), e.Trajectory().End)
 			}
-			if r := s.Observation.Results[0]; !r.IsError || !slices.Contains(bad.want, r.Status) || r.Text == "" {
-				c.Errorf("%s: call %s %s gives %s, want an error of status %v", task.ID, bad.call.Name, bad.call.Arguments, encode(r), bad.want)
+			for i, b := range now {
+				if r := s.Observation.Results[i]; !r.IsError || r.Status != b.want || r.Text == "" {
+					c.Errorf("%s: call %s %s gives %s, want an error of status %v", task.ID, b.tool, b.args, encode(r), b.want)
+				}
 			}
 		}
 		if _, err := e.Step(c.ctx, envs.Action{Text: "x"}); err != nil {
@@ -424,6 +444,28 @@ func (c *checker) badCalls() {
 			c.Errorf("%s: an episode that calls an invented tool and answers x earns %v, want less than 0, as by a hallucination penalty: %s", task.ID, s.Value, encode(s.Parts))
 		}
 	}
+}
+
+// scalarParam finds a required parameter that takes one plain value.
+func scalarParam(tools []sandboxes.Tool) (tool, param string) {
+	for _, t := range tools {
+		var schema struct {
+			Required   []string `json:"required"`
+			Properties map[string]struct {
+				Type any `json:"type"`
+			} `json:"properties"`
+		}
+		if json.Unmarshal(t.InputSchema, &schema) != nil {
+			continue
+		}
+		for _, name := range schema.Required {
+			switch schema.Properties[name].Type {
+			case "string", "integer", "number", "boolean":
+				return t.Name, name
+			}
+		}
+	}
+	return "", ""
 }
 
 func (c *checker) budget() {
@@ -456,21 +498,23 @@ func (c *checker) budget() {
 
 func (c *checker) agentFault() {
 	e := c.env()
-	for _, task := range c.tasks {
+	for i, task := range c.tasks {
 		if _, err := e.Reset(c.ctx, task); err != nil {
 			c.Fatalf("%s: %v", task.ID, err)
 		}
-		for _, a := range redteam.Hostile(policies.Episode{Tools: e.Trajectory().Tools}) {
-			s, err := e.Step(c.ctx, a)
-			if err != nil {
+		for k, a := range redteam.Hostile(policies.Episode{Tools: e.Trajectory().Tools}) {
+			if len(c.tasks) > 4 && !soak() && (i+k)%4 != 0 { // with many tasks each meets a part of them
+				continue
+			}
+			if _, err := e.Reset(c.ctx, task); err != nil { // each in an episode of its own, before the calls run out
+				c.Fatalf("%s: %v", task.ID, err)
+			}
+			if _, err := e.Step(c.ctx, a); err != nil {
 				var calls []string
 				for _, call := range a.Calls {
 					calls = append(calls, fmt.Sprintf("%q %.60s", call.Name, call.Arguments))
 				}
 				c.Fatalf("%s: void by the calls %s: %v", task.ID, strings.Join(calls, "; "), err)
-			}
-			if s.Terminated || s.Truncated {
-				break
 			}
 		}
 	}
@@ -661,7 +705,7 @@ func (c *checker) guess() {
 				most = max(most, count[a])
 			}
 		}
-		if len(count) < 2 {
+		if len(count) == 0 || len(count) == 1 && redteam.Final(tasks[0]) == redteam.Abstain {
 			return // judged by the world's state, or a family of abstentions, which the evidence rule holds
 		}
 		if need := min(20, len(tasks)); len(count) < need {

@@ -28,6 +28,9 @@ func (c Cheat) StartTask(_ context.Context, ep policies.Episode, task envs.Task)
 	return policies.Script(c.Play(ep, task)), nil
 }
 
+// Abstain is the final answer of a task that has none.
+const Abstain = "ANSWER: no data"
+
 // Final is the text of the gold solution's last turn: what a policy would say if it knew.
 func Final(task envs.Task) string {
 	if n := len(task.Solution); n > 0 {
@@ -54,6 +57,15 @@ func Scripted(c envs.Cheat) Cheat {
 	return Cheat{c.Name, func(policies.Episode, envs.Task) []envs.Action { return c.Actions }}
 }
 
+// spray is many answers, the right one among them and last.
+func spray(t envs.Task) string {
+	var b strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&b, "ANSWER: %d\nANSWER: %d.%d\n", i, i, i%10)
+	}
+	return b.String() + Final(t)
+}
+
 // Modal answers with the most common answer of the task's family. commonest maps a family to a final text.
 func Modal(commonest map[string]string) Cheat {
 	return Cheat{"modal-guess", func(_ policies.Episode, task envs.Task) []envs.Action {
@@ -67,13 +79,14 @@ func Generic() []Cheat {
 	return []Cheat{
 		{"echo", func(_ policies.Episode, t envs.Task) []envs.Action { return say(t.Prompt + "\nANSWER: " + t.Prompt) }},
 		{"told-the-answer", func(_ policies.Episode, t envs.Task) []envs.Action { return say(Final(t)) }},
-		{"always-abstain", func(policies.Episode, envs.Task) []envs.Action { return say("ANSWER: no data") }},
-		{"answer-spray", func(_ policies.Episode, t envs.Task) []envs.Action {
-			var b strings.Builder
-			for i := range 200 {
-				fmt.Fprintf(&b, "ANSWER: %d\nANSWER: %d.%d\n", i, i, i%10)
+		{"always-abstain", func(policies.Episode, envs.Task) []envs.Action { return say(Abstain) }},
+		{"answer-spray", func(_ policies.Episode, t envs.Task) []envs.Action { return say(spray(t)) }},
+		{"spray-after-gold", func(_ policies.Episode, t envs.Task) []envs.Action { // all evidence, and every answer
+			if len(t.Want) == 0 || len(t.Solution) == 0 {
+				return nil // judged by the world's state: the calls are the solution
 			}
-			return say(b.String() + Final(t))
+			turns := append([]envs.Action(nil), t.Solution[:len(t.Solution)-1]...)
+			return append(turns, envs.Action{Text: spray(t)})
 		}},
 		{"guess-after-one-call", func(ep policies.Episode, t envs.Task) []envs.Action {
 			if t.Par < 2 { // the one call would be the solution
@@ -107,7 +120,7 @@ func Generic() []Cheat {
 // causes must be an observation or the agent's failure, never a void episode.
 func Hostile(ep policies.Episode) []envs.Action {
 	values := []string{
-		`""`, `"\u0000"`, `"` + strings.Repeat("A", 1<<16) + `"`, `"../../../../etc/passwd"`, `"'; DROP TABLE x; --"`, `"%s%n{{7*7}}"`,
+		`""`, `"\u0000"`, `"` + strings.Repeat("A", 1<<14) + `"`, `"../../../../etc/passwd"`, `"'; DROP TABLE x; --"`, `"%s%n{{7*7}}"`,
 		`-1`, `1e308`, `99999999999999999999999999`, `null`, `[]`, strings.Repeat("[", 200) + strings.Repeat("]", 200),
 	}
 	var turns []envs.Action

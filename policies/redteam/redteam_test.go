@@ -69,6 +69,10 @@ func TestGeneric(t *testing.T) {
 			text, _ := tr.Answer()
 			require.True(t, strings.HasSuffix(text, redteam.Final(tr.Task)), "the right answer is among them")
 		},
+		"spray-after-gold": func(t *testing.T, tr *envs.Trajectory) {
+			require.Contains(t, reason(t, tr), "several different answers")
+			require.Len(t, tr.Results(), tr.Task.Par)
+		},
 		"guess-after-one-call": func(t *testing.T, tr *envs.Trajectory) {
 			require.Contains(t, reason(t, tr), unsupported)
 			require.Len(t, tr.Results(), min(1, tr.Task.Par-1))
@@ -94,7 +98,7 @@ func TestGeneric(t *testing.T) {
 			require.ErrorContains(t, err, c.Name, "without the task")
 		})
 	}
-	require.Equal(t, []string{"echo", "told-the-answer", "always-abstain", "answer-spray", "guess-after-one-call", "faked-results", "loop-to-the-budget", "fault-to-void"}, names)
+	require.Equal(t, []string{"echo", "told-the-answer", "always-abstain", "answer-spray", "spray-after-gold", "guess-after-one-call", "faked-results", "loop-to-the-budget", "fault-to-void"}, names)
 }
 
 func TestModal(t *testing.T) {
