@@ -29,6 +29,9 @@ const results = "../results"
 // are played anew, and what is generated from the records must be what the repository holds. With -update the baselines'
 // records and the generated files are written first.
 func reproduce(t *testing.T, name string) {
+	if testing.Short() {
+		t.Skip("the whole board takes a minute under the race detector; without -short it is played")
+	}
 	entry, err := FindEnv(name)
 	require.NoError(t, err)
 	spec, err := entry.Open()

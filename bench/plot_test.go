@@ -69,6 +69,9 @@ func TestSuccessPlot(t *testing.T) {
 
 // No text or mark reaches the edge, however many rows there are and however long the texts.
 func TestSuccessPlotFits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("looks at every pixel of four pictures")
+	}
 	long := strings.Repeat("very long ", 12)
 	for _, c := range []struct {
 		name, title, xlabel, label, note string

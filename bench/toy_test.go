@@ -179,6 +179,9 @@ func TestToyWeather(t *testing.T) {
 
 // Memory stays flat however many episodes one environment plays: 100,000 in a soak, fewer otherwise.
 func TestMemoryIsFlat(t *testing.T) {
+	if testing.Short() {
+		t.Skip("says nothing under the race detector")
+	}
 	n := 5_000
 	if os.Getenv("MCPGYM_SOAK") != "" {
 		n = 100_000

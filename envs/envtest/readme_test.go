@@ -13,6 +13,9 @@ import (
 
 // The environment in the README is compiled, and proven by Check, from the text that stands there.
 func TestReadme(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a build")
+	}
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(root, "README.md"))
