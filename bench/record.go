@@ -179,6 +179,7 @@ type Problem struct {
 	Step    int    // -1 where the problem is not in a step
 	What    string // what is wrong
 	Soft    bool   // reported, not failed: the result is volatile
+	Torn    bool   // the file itself is damaged: a line cannot be read
 }
 
 func (p Problem) String() string {
@@ -207,13 +208,14 @@ func Unmarshal(data []byte) (*Record, []Problem, error) {
 	}
 	var problems []Problem
 	whole := func(format string, args ...any) {
-		problems = append(problems, Problem{-1, 0, -1, fmt.Sprintf(format, args...), false})
+		problems = append(problems, Problem{Episode: -1, Step: -1, What: fmt.Sprintf(format, args...)})
 	}
 	if _, ok := sealed(lines[0]); !ok {
 		whole("line 1: the header, which holds the provenance, does not match its digest")
 	}
 	for _, n := range bad {
 		whole("line %d: not JSON, or torn", n)
+		problems[len(problems)-1].Torn = true
 	}
 	var sums bytes.Buffer
 	for _, line := range lines[1:] {
@@ -224,7 +226,7 @@ func Unmarshal(data []byte) (*Record, []Problem, error) {
 		}
 		sum, ok := sealed(line)
 		if !ok {
-			problems = append(problems, Problem{e.Index, e.Trial, -1, "the line does not match its digest", false})
+			problems = append(problems, Problem{Episode: e.Index, Trial: e.Trial, Step: -1, What: "the line does not match its digest"})
 		}
 		sums.WriteString(sum)
 		r.Episodes = append(r.Episodes, e)

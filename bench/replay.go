@@ -28,7 +28,7 @@ func Replay(ctx context.Context, spec envs.Spec, r *Record, parallel int, progre
 	}
 	var problems []Problem
 	if r.Limits != spec.Limits || r.System != spec.System {
-		problems = append(problems, Problem{-1, 0, -1, "header: the limits or the system prompt are not those of the environment", false})
+		problems = append(problems, Problem{Episode: -1, Step: -1, What: "header: the limits or the system prompt are not those of the environment"})
 	}
 	byKey := make(map[[2]int]Episode, len(r.Episodes))
 	for _, e := range r.Episodes {
@@ -41,7 +41,7 @@ func Replay(ctx context.Context, spec envs.Spec, r *Record, parallel int, progre
 		var err error
 		switch {
 		case !ok:
-			found = []Problem{{i, trial, -1, "the episode is missing", false}}
+			found = []Problem{{Episode: i, Trial: trial, Step: -1, What: "the episode is missing"}}
 		case e.Void != nil:
 		default:
 			found, err = replay(ctx, env, r, e, task)
@@ -66,7 +66,7 @@ func Replay(ctx context.Context, spec envs.Spec, r *Record, parallel int, progre
 // replay plays one episode again and compares.
 func replay(ctx context.Context, env *envs.Env, r *Record, e Episode, task envs.Task) ([]Problem, error) {
 	at := func(step int, soft bool, format string, args ...any) Problem {
-		return Problem{e.Index, e.Trial, step, fmt.Sprintf(format, args...), soft}
+		return Problem{Episode: e.Index, Trial: e.Trial, Step: step, What: fmt.Sprintf(format, args...), Soft: soft}
 	}
 	sum, err := taskDigest(task)
 	if err != nil {

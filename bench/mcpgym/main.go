@@ -374,6 +374,11 @@ func verify(cmd *cobra.Command, file string, parallel int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	for _, p := range problems {
+		if p.Torn {
+			return false, fmt.Errorf("verify %s: %s; %d of %d episodes can be read", file, p, len(r.Episodes), r.Tasks*r.Trials)
+		}
+	}
 	_, spec, err := openEnv(r.Env)
 	if err != nil {
 		return false, fmt.Errorf("verify %s: %w", file, err)

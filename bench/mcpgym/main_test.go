@@ -123,6 +123,12 @@ func TestVerify(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.Regexp(t, `episode 7 trial 0 step \d+: observation: result 0`, out)
 
+	require.NoError(t, os.WriteFile(file+"x", data[:len(data)-30], 0o644))
+	code, out, errOut = call(t, "", "verify", file+"x")
+	require.Equal(t, 2, code)
+	require.Empty(t, out)
+	require.Contains(t, errOut, "line 21: not JSON, or torn; 19 of 20 episodes can be read")
+
 	code, out, _ = call(t, "", "show", file)
 	require.Zero(t, code)
 	require.Contains(t, out, "20 tasks, 1 trials each")
