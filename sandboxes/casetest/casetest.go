@@ -69,11 +69,15 @@ func Run(t *testing.T, kind string, f func(t *testing.T, c Case)) {
 // In decodes the case's JSON input, numbers kept as json.Number where v allows it.
 func (c Case) In(t *testing.T, v any) {
 	t.Helper()
-	d := json.NewDecoder(strings.NewReader(c.Input))
-	d.UseNumber()
-	if err := d.Decode(v); err != nil {
+	if err := decode(c.Input, v); err != nil {
 		t.Fatalf("%s: input: %v", c.ID, err)
 	}
+}
+
+func decode(text string, v any) error {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	return d.Decode(v)
 }
 
 // Check compares what came out with what the case wants. Only the keys that want names are compared. Integers compare as
@@ -89,9 +93,7 @@ func (c Case) Check(t *testing.T, got any) {
 		text string
 		into *any
 	}{{string(data), &g}, {c.Want, &w}} {
-		d := json.NewDecoder(strings.NewReader(x.text))
-		d.UseNumber()
-		if err := d.Decode(x.into); err != nil {
+		if err := decode(x.text, x.into); err != nil {
 			t.Fatalf("%s: %v in %s", c.ID, err, x.text)
 		}
 	}
