@@ -23,12 +23,18 @@ type Row struct {
 	Header
 	Tally
 	Interval      Interval // of Pass1, 95 % (Wilson)
+	RewardRange   Interval // of MeanReward, 95 % (bootstrap); meaningless where nothing was scored
 	Hallucination float64  // invented tools and parameters
 	Turns         float64
 	ToolErrors    float64
 	Families      []FamilyRow // sorted by name
 
-	passed map[[2]int]bool // by task and trial
+	outcomes map[[2]int]outcome // by task and trial
+}
+
+type outcome struct {
+	pass   bool
+	reward float64 // 0 where void: compared with a scored one it did not pay
 }
 
 // FamilyRow is the success of a row on one family of tasks.
@@ -42,7 +48,8 @@ const publishable = 0.01
 
 // Summarise computes a record's row.
 func Summarise(r *Record) Row {
-	row := Row{Header: r.Header, passed: map[[2]int]bool{}}
+	row := Row{Header: r.Header, outcomes: map[[2]int]outcome{}}
+	var rewarded []float64
 	var trials []Trial
 	families := map[string]*FamilyRow{}
 	for _, e := range r.Episodes {
@@ -68,12 +75,18 @@ func Summarise(r *Record) Row {
 		if t.Success {
 			f.Passes++
 		}
-		row.passed[[2]int{e.Index, e.Trial}] = t.Success
+		o := outcome{pass: t.Success}
+		if t.Reward != nil {
+			o.reward = *t.Reward
+			rewarded = append(rewarded, o.reward)
+		}
+		row.outcomes[[2]int{e.Index, e.Trial}] = o
 		trials = append(trials, t)
 	}
 	row.Tally = Count(trials, r.Tasks*r.Trials)
 	row.Interval = Wilson(row.Passes, row.Planned)
 	if row.Scored > 0 {
+		row.RewardRange = Bootstrap(rewarded, resampling)
 		row.Hallucination /= float64(row.Scored)
 		row.Turns /= float64(row.Scored)
 		row.ToolErrors /= float64(row.Scored)
@@ -85,19 +98,29 @@ func Summarise(r *Record) Row {
 	return row
 }
 
-// Compare is the paired test of two rows on the episodes that both planned: exact McNemar on success. It is an error to
-// compare rows of different environments, versions or splits.
-func Compare(a, b Row) (p float64, err error) {
+// resampling seeds every resampling of the board, so that equal records give equal figures.
+const resampling = 1
+
+// Compare tests two rows on the episodes that both planned, paired: success by McNemar's exact test, reward by sign flips.
+// It is an error to compare rows of different environments, versions or splits.
+func Compare(a, b Row) (pSuccess, pReward float64, err error) {
 	if a.Env != b.Env || a.Split != b.Split {
-		return 0, fmt.Errorf("compare %s of %s %s with %s of %s %s: only rows of one version and split can be compared", a.Policy, a.Env, a.Split, b.Policy, b.Env, b.Split)
+		return 0, 0, fmt.Errorf("compare %s of %s %s with %s of %s %s: only rows of one version and split can be compared", a.Policy, a.Env, a.Split, b.Policy, b.Env, b.Split)
 	}
 	var x, y []bool
-	for key, pass := range a.passed {
-		if other, ok := b.passed[key]; ok {
-			x, y = append(x, pass), append(y, other)
+	var u, v []float64
+	for task := range max(a.Header.Tasks, b.Header.Tasks) {
+		for trial := range max(a.Trials, b.Trials) {
+			o, okA := a.outcomes[[2]int{task, trial}]
+			q, okB := b.outcomes[[2]int{task, trial}]
+			if okA && okB {
+				x, y = append(x, o.pass), append(y, q.pass)
+				u, v = append(u, o.reward), append(v, q.reward)
+			}
 		}
 	}
-	return McNemar(x, y)
+	pSuccess, err = McNemar(x, y)
+	return pSuccess, PairedPermutation(u, v, resampling), err
 }
 
 // Board is the rows of one split of one environment, best first.
@@ -174,7 +197,7 @@ func (b Board) Table(markdown bool) string {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	t.Style().Format.Header = text.FormatDefault
-	head := table.Row{"policy", "success %", "95 %", "pass^k %", "reward", "halluc.", "turns", "tool errors", "planned", "void", "tokens", "cost $", "p vs next"}
+	head := table.Row{"policy", "success %", "95 %", "pass^k %", "reward", "halluc.", "turns", "tool errors", "planned", "void", "tokens", "cost $", "p vs next", "p reward"}
 	if markdown {
 		head = append(head, "verified on", "commit", "command")
 	}
@@ -188,17 +211,21 @@ func (b Board) Table(markdown bool) string {
 		for k, v := range r.PassHat {
 			hat[k] = percent(v)
 		}
-		next := ""
+		next, nextReward := "", ""
 		if i+1 < len(b.Rows) {
-			if p, err := Compare(r, b.Rows[i+1]); err == nil {
-				next = fmt.Sprintf("%.3g", p)
+			if p, q, err := Compare(r, b.Rows[i+1]); err == nil {
+				next, nextReward = fmt.Sprintf("%.2g", p), fmt.Sprintf("%.2g", q)
 				if Tie(p) {
 					next += " tie"
 				}
 			}
 		}
-		line := table.Row{name, percent(r.Pass1), fmt.Sprintf("%.1f-%.1f", 100*r.Interval.Lo, 100*r.Interval.Hi), strings.Join(hat, " "), optional(r.MeanReward, "%.3f"),
-			fmt.Sprintf("%.2f", r.Hallucination), fmt.Sprintf("%.1f", r.Turns), fmt.Sprintf("%.2f", r.ToolErrors), r.Planned, r.Void, optional(r.Provenance.Tokens, "%d"), optional(r.Provenance.Cost, "%.2f"), next}
+		reward := "-"
+		if r.MeanReward != nil {
+			reward = fmt.Sprintf("%.3f [%.3f, %.3f]", *r.MeanReward, r.RewardRange.Lo, r.RewardRange.Hi)
+		}
+		line := table.Row{name, percent(r.Pass1), fmt.Sprintf("%.1f-%.1f", 100*r.Interval.Lo, 100*r.Interval.Hi), strings.Join(hat, " "), reward,
+			fmt.Sprintf("%.2f", r.Hallucination), fmt.Sprintf("%.1f", r.Turns), fmt.Sprintf("%.2f", r.ToolErrors), r.Planned, r.Void, optional(r.Provenance.Tokens, "%d"), optional(r.Provenance.Cost, "%.2f"), next, nextReward}
 		if markdown {
 			line = append(line, strings.Join(r.Provenance.Drivers, ", "), r.Provenance.Commit, "`"+r.Provenance.Command+"`")
 		}
@@ -386,7 +413,8 @@ This page is generated from the records beside it. Play every row again: ` + "`g
 
 A row counts all planned episodes: one that was void (the sandbox failed, not the agent) is not passed, and has no reward.
 "success" is pass@1 with its 95 % Wilson interval, "pass^k" the chance that all k trials of a task succeed, for each k up to the trials made. "halluc." are invented tools and
-parameters an episode. "p vs next" is the exact paired test (McNemar) against the row below on the same tasks; from 0.05 on it is a tie. Tokens and cost are those of a
+parameters an episode. "p vs next" is the exact paired test (McNemar) against the row below on the same tasks, from 0.05 on it is a tie; "p reward" is that of the mean reward (sign flips), whose interval is
+bootstrapped. Tokens and cost are those of a
 model; "-" means that there was none, or that it has no price.
 `
 

@@ -141,7 +141,7 @@ func TestTampering(t *testing.T) {
 		r1.Env = "Toy-v1"
 		_, err := Boards([]*Record{r, r1})
 		require.ErrorContains(t, err, "scores of two versions cannot be compared")
-		_, err = Compare(Summarise(r), Summarise(r1))
+		_, _, err = Compare(Summarise(r), Summarise(r1))
 		require.ErrorContains(t, err, "only rows of one version and split can be compared")
 	})
 }

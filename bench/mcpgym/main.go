@@ -184,11 +184,12 @@ func toolsCommand() *cobra.Command {
 	return c
 }
 
-// summary is the last line of run --json.
+// summary is a row as JSON: the last line of run --json, and an element of board --json.
 type summary struct {
 	Env           string         `json:"env"`
 	Policy        string         `json:"policy"`
 	Split         string         `json:"split"`
+	Ranked        bool           `json:"ranked"`
 	Seed          uint64         `json:"seed"`
 	Episodes      int            `json:"episodes"` // planned
 	Trials        int            `json:"trials"`
@@ -201,7 +202,16 @@ type summary struct {
 	Turns         float64        `json:"turns"`
 	ToolErrors    float64        `json:"tool_errors"`
 	Families      map[string]any `json:"families"`
-	Seconds       float64        `json:"seconds"`
+	Seconds       *float64       `json:"seconds,omitempty"`
+}
+
+func summarise(row bench.Row) summary {
+	families := map[string]any{}
+	for _, f := range row.Families {
+		families[f.Family] = map[string]int{"planned": f.Planned, "passes": f.Passes}
+	}
+	return summary{Env: row.Env, Policy: row.Policy, Split: row.Split, Ranked: row.Ranked, Seed: row.Seed, Episodes: row.Planned, Trials: row.Trials, Void: row.Void, Success: row.Pass1,
+		Interval: [2]float64{row.Interval.Lo, row.Interval.Hi}, PassHat: row.PassHat, Reward: row.MeanReward, Hallucination: row.Hallucination, Turns: row.Turns, ToolErrors: row.ToolErrors, Families: families}
 }
 
 func runCommand() *cobra.Command {
@@ -262,12 +272,9 @@ func runCommand() *cobra.Command {
 				fmt.Fprintf(cmd.OutOrStdout(), "%s, split %s\n%s\n%s\n%d episodes in %.1f s\n", env, split, board[0].Table(false), board[0].FamilyTable(false), row.Planned, seconds)
 				return nil
 			}
-			families := map[string]any{}
-			for _, f := range row.Families {
-				families[f.Family] = map[string]int{"planned": f.Planned, "passes": f.Passes}
-			}
-			return printJSON(cmd.OutOrStdout(), summary{env, policy, split, seed, row.Planned, trials, row.Void, row.Pass1, [2]float64{row.Interval.Lo, row.Interval.Hi}, row.PassHat,
-				row.MeanReward, row.Hallucination, row.Turns, row.ToolErrors, families, seconds})
+			out := summarise(row)
+			out.Seconds = &seconds
+			return printJSON(cmd.OutOrStdout(), out)
 		},
 	}
 	f := c.Flags()
@@ -431,7 +438,13 @@ func boardCommand() *cobra.Command {
 			return err
 		}
 		if asJSON {
-			return printJSON(cmd.OutOrStdout(), boards)
+			rows := []summary{}
+			for _, b := range boards {
+				for _, r := range b.Rows {
+					rows = append(rows, summarise(r))
+				}
+			}
+			return printJSON(cmd.OutOrStdout(), rows)
 		}
 		for _, b := range boards {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s, split %s\n%s\n%s\n", b.Env, b.Split, b.Table(false), b.FamilyTable(false))
