@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +24,7 @@ import (
 type note struct {
 	setup  string
 	text   string
-	closed *int
+	closed *atomic.Int32
 }
 
 func (n *note) State(context.Context) (sandboxes.State, error) {
@@ -43,12 +44,12 @@ func (n *note) Probe(_ context.Context, ask []sandboxes.Question) ([]sandboxes.A
 }
 
 func (n *note) Close() error {
-	*n.closed++
+	n.closed.Add(1)
 	return nil
 }
 
 // notes serves notes with the tool write and one more.
-func notes(t *testing.T, other string, closed *int) sandboxes.Provider {
+func notes(t *testing.T, other string, closed *atomic.Int32) sandboxes.Provider {
 	s := server.NewMCPServer("notes", "1")
 	s.AddTools(
 		mcpmem.Tool("write", "Write the note.", func(_ context.Context, n *note, in struct{ Text string }) (any, error) {
@@ -66,21 +67,21 @@ func notes(t *testing.T, other string, closed *int) sandboxes.Provider {
 	return p
 }
 
-func joined(t *testing.T, closed *int) sandboxes.Provider {
+func joined(t *testing.T, closed *atomic.Int32) sandboxes.Provider {
 	p, err := join.New(join.Part{Name: "pg1", Provider: notes(t, "read_first", closed)}, join.Part{Name: "pg2", Provider: notes(t, "read_second", closed)})
 	require.NoError(t, err)
 	return p
 }
 
 func TestContract(t *testing.T) {
-	sandboxtest.Check(t, func(t *testing.T) sandboxes.Provider { return joined(t, new(int)) }, sandboxes.World{Seed: 1}, sandboxes.World{Setup: json.RawMessage(`{"pg1":"a"}`)})
+	sandboxtest.Check(t, func(t *testing.T) sandboxes.Provider { return joined(t, new(atomic.Int32)) }, sandboxes.World{Seed: 1}, sandboxes.World{Setup: json.RawMessage(`{"pg1":"a"}`)})
 }
 
 // Two servers that list a tool of one name: both get their part's name, none hides the other.
 func TestCasesToolName(t *testing.T) {
 	t.Run("C046", func(t *testing.T) {
-		closed := 0
-		p := joined(t, &closed)
+		closed := new(atomic.Int32)
+		p := joined(t, closed)
 		box, err := p.Lease(t.Context(), sandboxes.World{Setup: json.RawMessage(`{"pg2":"b"}`)})
 		require.NoError(t, err)
 		s := box.Session()
@@ -122,18 +123,18 @@ func TestCasesToolName(t *testing.T) {
 		require.Equal(t, sandboxes.Identity{"pg1/version": "1", "pg2/version": "1"}, p.Identity())
 		require.NoError(t, box.Close())
 		require.NoError(t, box.Close())
-		require.Equal(t, 2, closed)
+		require.EqualValues(t, 2, closed.Load())
 		require.NoError(t, p.Close())
 	})
 }
 
 func TestRefuses(t *testing.T) {
-	p := notes(t, "read", new(int))
+	p := notes(t, "read", new(atomic.Int32))
 	for _, parts := range [][]join.Part{nil, {{Provider: p}}, {{Name: "a", Provider: p}, {Name: "a", Provider: p}}, {{Name: "a/b", Provider: p}}, {{Name: "a"}}} {
 		_, err := join.New(parts...)
 		require.ErrorContains(t, err, "join sandboxes")
 	}
-	j := joined(t, new(int))
+	j := joined(t, new(atomic.Int32))
 	for _, setup := range []string{`[]`, `{"pg3":1,"pg4":1}`} {
 		_, err := j.Lease(t.Context(), sandboxes.World{Setup: json.RawMessage(setup)})
 		require.ErrorContains(t, err, "setup of the joined world")
@@ -157,10 +158,10 @@ func (s slow) Lease(ctx context.Context, w sandboxes.World) (sandboxes.Sandbox, 
 func TestCasesReset(t *testing.T) {
 	t.Run("C293", func(t *testing.T) { // five servers, each a second to start
 		synctest.Test(t, func(t *testing.T) {
-			closed := 0
+			closed := new(atomic.Int32)
 			var parts []join.Part
 			for i := range 5 {
-				parts = append(parts, join.Part{Name: fmt.Sprint("s", i), Provider: slow{notes(t, fmt.Sprint("read", i), &closed), false}})
+				parts = append(parts, join.Part{Name: fmt.Sprint("s", i), Provider: slow{notes(t, fmt.Sprint("read", i), closed), false}})
 			}
 			p, err := join.New(parts...)
 			require.NoError(t, err)
@@ -172,7 +173,7 @@ func TestCasesReset(t *testing.T) {
 			require.NoError(t, box.Close())
 
 			// One that fails is named, and the others are closed again.
-			closed = 0
+			closed.Store(0)
 			parts[3].Provider = slow{parts[3].Provider, true}
 			p, err = join.New(parts...)
 			require.NoError(t, err)
@@ -181,7 +182,7 @@ func TestCasesReset(t *testing.T) {
 			require.ErrorContains(t, err, "no room")
 			_, isFault := errors.AsType[*sandboxes.Fault](err)
 			require.True(t, isFault)
-			require.Equal(t, 4, closed)
+			require.EqualValues(t, 4, closed.Load())
 		})
 	})
 }
