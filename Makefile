@@ -2,7 +2,7 @@
 GO ?= go
 ENV ?=
 
-.PHONY: test bench board reproduce soak deps lint fuzz
+.PHONY: test bench board reproduce soak deps images lint fuzz
 
 # The race detector runs on the packages that work concurrently; the rest is tested without it, which is faster.
 RACE = ./sandboxes/... ./envs/ ./envs/envtest/... ./policies/... ./bench
@@ -43,6 +43,12 @@ fuzz:
 	  done; \
 	done
 
-# Nothing but Go is needed yet: the modules are fetched, so that the tests need no network.
+# What the tests need: the Go modules and, on Debian as root, a Docker engine that answers, Postgres, and the images. It says
+# what it does; elsewhere it says what is missing.
 deps:
 	$(GO) mod download
+	sandboxes/images/deps.sh
+
+# The images that no engine can pull, out of what is installed here.
+images:
+	sandboxes/images/postgres.sh
