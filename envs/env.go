@@ -139,19 +139,19 @@ func (e *Env) Step(ctx context.Context, a Action) (Step, error) {
 	if e.done {
 		return Step{}, ErrDone
 	}
-	op := fmt.Sprintf("step %d of %s", len(e.t.Steps), e.t.Task.ID)
 	if err := ctx.Err(); err != nil {
-		return Step{}, e.void(ctx, op, sandboxes.FaultClosed, err)
+		return Step{}, e.void(ctx, e.op(), sandboxes.FaultClosed, err)
 	}
-	s := Step{Action: clean(a)}
+	action, args := clean(a)
+	s := Step{Action: action}
 	var end End
 	if len(a.Calls) == 0 {
 		end = EndAnswer
 	} else {
 		e.turn = len(e.sent)
-		results, err := e.calls(ctx, s.Action.Calls)
+		results, err := e.calls(ctx, action.Calls, args)
 		if err != nil {
-			return Step{}, e.void(ctx, op, sandboxes.FaultDied, err)
+			return Step{}, e.void(ctx, e.op(), sandboxes.FaultDied, err)
 		}
 		s.Observation.Results = results
 		switch {
@@ -169,7 +169,7 @@ func (e *Env) Step(ctx context.Context, a Action) (Step, error) {
 	s.Truncated = end != "" && !s.Terminated
 	e.t.Steps = append(e.t.Steps, s)
 	if end != "" {
-		if err := e.finish(ctx, op, end); err != nil {
+		if err := e.finish(ctx, end); err != nil {
 			return s, err
 		}
 		s.Score = e.t.Score
@@ -177,9 +177,13 @@ func (e *Env) Step(ctx context.Context, a Action) (Step, error) {
 	return s, nil
 }
 
+// op names the step that is being made, for errors.
+func (e *Env) op() string { return fmt.Sprintf("step %d of %s", len(e.t.Steps), e.t.Task.ID) }
+
 // finish reads what the verifier needs, out-of-band, and scores the record.
-func (e *Env) finish(ctx context.Context, op string, end End) error {
+func (e *Env) finish(ctx context.Context, end End) error {
 	e.done, e.t.End = true, end
+	op := "end of " + e.t.Task.ID
 	if end != EndKilled { // nothing is left to look at
 		state, err := sandboxes.StateOf(ctx, e.box)
 		if err == nil {
@@ -208,12 +212,13 @@ func (e *Env) finish(ctx context.Context, op string, end End) error {
 	return nil
 }
 
-// calls runs the calls of one turn: in order, at once only if all are read-only and no two are the same.
-func (e *Env) calls(ctx context.Context, calls []Call) ([]CallResult, error) {
+// calls runs the calls of one turn: in order, at once only if all are read-only and no two are the same. args are their
+// arguments as decoded.
+func (e *Env) calls(ctx context.Context, calls []Call, args []any) ([]CallResult, error) {
 	out := make([]CallResult, 0, len(calls))
 	if !e.concurrent(calls) {
-		for _, c := range calls {
-			r, err := e.call(ctx, c)
+		for i, c := range calls {
+			r, err := e.call(ctx, c, args[i])
 			if err != nil {
 				return nil, err
 			}
@@ -227,7 +232,7 @@ func (e *Env) calls(ctx context.Context, calls []Call) ([]CallResult, error) {
 	out = out[:len(calls)]
 	prepared := make([]*compiledTool, len(calls))
 	for i, c := range calls {
-		out[i], prepared[i] = e.prepare(c)
+		out[i], prepared[i] = e.prepare(c, args[i])
 	}
 	errs := make([]error, len(calls))
 	var wg sync.WaitGroup
@@ -282,8 +287,8 @@ func (e *Env) concurrent(calls []Call) bool {
 }
 
 // call runs one call from its check to its result.
-func (e *Env) call(ctx context.Context, c Call) (CallResult, error) {
-	r, tool := e.prepare(c)
+func (e *Env) call(ctx context.Context, c Call, args any) (CallResult, error) {
+	r, tool := e.prepare(c, args)
 	if tool == nil {
 		return r, nil
 	}
@@ -298,7 +303,7 @@ func (e *Env) call(ctx context.Context, c Call) (CallResult, error) {
 
 // prepare judges a call before it is sent. Where it must not be sent, the tool is nil and the result says why. Here the
 // table of bad calls is kept: what an agent does wrong, it is told, and the episode goes on.
-func (e *Env) prepare(c Call) (CallResult, *compiledTool) {
+func (e *Env) prepare(c Call, args any) (CallResult, *compiledTool) {
 	r := CallResult{ID: c.ID, Name: c.Name, IsError: true}
 	refuse := func(status Status, text string) (CallResult, *compiledTool) {
 		r.Status, r.Text = status, text
@@ -317,7 +322,7 @@ func (e *Env) prepare(c Call) (CallResult, *compiledTool) {
 	if c.Malformed != "" {
 		return refuse(StatusMalformed, fmt.Sprintf("the call of %s cannot be read: %s; send its arguments as one JSON object", c.Name, malformedWhy(c.Malformed)))
 	}
-	check := tool.check(c.args())
+	check := tool.check(args)
 	r.Unknown = check.unknown
 	if check.status != StatusOK {
 		return refuse(check.status, check.text)
@@ -402,21 +407,23 @@ func (r *CallResult) kill() {
 	r.Text = fmt.Sprintf("the sandbox ended during this call of %s, and a fresh one does too; the episode is over", r.Name)
 }
 
-// clean makes an action safe to record: the record must read back as what was played.
-func clean(a Action) Action {
+// clean makes an action safe to record: the record must read back as what was played. It also gives the decoded arguments of
+// each call, nil where they are malformed.
+func clean(a Action) (Action, []any) {
 	a.Text, a.Reasoning = valid(a.Text), valid(a.Reasoning)
 	if len(a.Calls) == 0 {
 		a.Calls = nil
-		return a
+		return a, nil
 	}
-	calls := make([]Call, len(a.Calls))
+	calls, args := make([]Call, len(a.Calls)), make([]any, len(a.Calls))
 	for i, c := range a.Calls {
 		c.ID, c.Name = valid(c.ID), valid(c.Name)
 		if c.ID == "" {
 			c.ID = fmt.Sprintf("call_%d", i)
 		}
-		if len(c.Arguments) > 0 {
-			if _, err := DecodeJSON(c.Arguments); err != nil { // too deep, too, for a record that must be readable
+		if c.Malformed == "" {
+			var err error
+			if args[i], err = DecodeJSON(c.args()); err != nil { // too deep, too, for a record that must be readable
 				c.Malformed, c.Arguments = string(c.Arguments), nil
 			}
 		}
@@ -430,7 +437,7 @@ func clean(a Action) Action {
 		calls[i] = c
 	}
 	a.Calls = calls
-	return a
+	return a, args
 }
 
 func valid(s string) string {

@@ -120,12 +120,8 @@ type argsCheck struct {
 	missing []string // required parameters that are not there, sorted
 }
 
-// check validates arguments against the tool's schema, alike for every driver.
-func (t *compiledTool) check(args json.RawMessage) argsCheck {
-	v, err := DecodeJSON(args)
-	if err != nil {
-		return argsCheck{status: StatusMalformed, text: fmt.Sprintf("the arguments of %s are not valid JSON: %v; send one JSON object", t.Name, err)}
-	}
+// check validates decoded arguments against the tool's schema, alike for every driver.
+func (t *compiledTool) check(v any) argsCheck {
 	m, ok := v.(map[string]any)
 	if !ok {
 		return argsCheck{status: StatusMalformed, text: fmt.Sprintf("the arguments of %s must be one JSON object", t.Name)}

@@ -73,10 +73,6 @@ func TestCheckArguments(t *testing.T) {
 	}{
 		{"fitting", city, `{"city":"Oslo","days":3}`, StatusOK, "", nil, nil},
 		{"whole number with a point", city, `{"city":"Oslo","days":3.0}`, StatusOK, "", nil, nil},
-		{"not JSON", city, `{"city":`, StatusMalformed, "not valid JSON", nil, nil},
-		{"two values", city, `{"city":"Oslo"}{}`, StatusMalformed, "not valid JSON: text after", nil, nil},
-		{"a key twice", city, `{"city":"Oslo","city":"Rome"}`, StatusMalformed, "duplicate", nil, nil},
-		{"keys that differ in case", city, `{"city":"Oslo","City":"Rome"}`, StatusMalformed, "differ only in case", nil, nil},
 		{"a list", city, `["Oslo"]`, StatusMalformed, "must be one JSON object", nil, nil},
 		{"null", city, `null`, StatusMalformed, "must be one JSON object", nil, nil},
 		{"a text that holds an object", city, `"{\"city\":\"Oslo\"}"`, StatusMalformed, "must be one JSON object", nil, nil},
@@ -98,7 +94,7 @@ func TestCheckArguments(t *testing.T) {
 		{"a schema that refers to itself", `{"properties":{"and":{"$ref":"#"},"a":{}},"anyOf":[{"$ref":"#/$defs/q"}],"$defs":{"q":{"anyOf":[true,{"$ref":"#/$defs/q"}]}}}`, `{"and":{"a":1},"b":1}`, StatusOK, "", []string{"b"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := compile(t, c.schema, "").check(json.RawMessage(c.args))
+			got := compile(t, c.schema, "").check(decode(t, c.args))
 			require.Equal(t, c.status, got.status, got.text)
 			require.Contains(t, got.text, c.text)
 			require.Equal(t, c.text == "", got.text == "", got.text)
@@ -108,10 +104,17 @@ func TestCheckArguments(t *testing.T) {
 	}
 }
 
+func decode(t *testing.T, text string) any {
+	t.Helper()
+	v, err := DecodeJSON([]byte(text))
+	require.NoError(t, err)
+	return v
+}
+
 // What an agent is told must not depend on the order of a map.
 func TestCheckArgumentsIsDeterministic(t *testing.T) {
 	tool := compile(t, `{"properties":{"a":{"type":"string"},"b":{"type":"string"},"c":{"type":"string"}},"required":["x","y"],"additionalProperties":false}`, "")
-	args := json.RawMessage(`{"a":1,"b":2,"c":3,"q":4,"p":5}`)
+	args := decode(t, `{"a":1,"b":2,"c":3,"q":4,"p":5}`)
 	want := tool.check(args)
 	for range 50 {
 		require.Equal(t, want, tool.check(args))
@@ -158,12 +161,13 @@ func TestCasesArgsValidate(t *testing.T) {
 		var in struct{ Schema, Arguments json.RawMessage }
 		c.In(t, &in)
 		tool := compile(t, string(in.Schema), "")
-		check := tool.check(in.Arguments)
+		args := decode(t, string(in.Arguments))
+		check := tool.check(args)
 		got := map[string]any{"valid": check.status == StatusOK, "unknown": append([]string{}, check.unknown...), "missing": append([]string{}, check.missing...)}
 
 		// The same call in an episode.
 		e := Env{spec: Spec{Limits: Limits{Calls: 1, ResultBytes: 1000}}, ts: &toolset{byName: map[string]*compiledTool{"tool": tool}}}
-		r, sent := e.prepare(Call{Name: "tool", Arguments: in.Arguments})
+		r, sent := e.prepare(Call{Name: "tool", Arguments: in.Arguments}, args)
 		require.Equal(t, check.status == StatusOK, sent != nil)
 		if sent == nil && r.IsError {
 			got["as"] = "isError result"
