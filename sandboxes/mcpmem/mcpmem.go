@@ -28,8 +28,9 @@ type worldKey struct{}
 
 // Tool makes a server tool whose handler gets the world of the session that calls it. In is a struct with json tags; the
 // tool's arguments are decoded into it from the raw bytes, so that 64-bit integers stay exact, and unknown ones are refused.
-// The value that handle returns becomes the text of the result as JSON (a string stays as it is), an error becomes an error
-// result. The options describe the tool and its parameters.
+// The value that handle returns becomes the text of the result as JSON (a string stays as it is, and so does a whole
+// *mcp.CallToolResult), an error becomes an error result. An error that is a *sandboxes.Fault ends the session: the call and
+// all later ones return it. The options describe the tool and its parameters.
 //
 // A handler may be called concurrently for one world when the tool is marked read-only.
 func Tool[W, In any](name, description string, handle func(ctx context.Context, world W, in In) (any, error), options ...mcp.ToolOption) server.ServerTool {
@@ -46,11 +47,17 @@ func Tool[W, In any](name, description string, handle func(ctx context.Context, 
 				}
 			}
 			out, err := handle(ctx, ctx.Value(worldKey{}).(W), in)
+			if f, ok := errors.AsType[*sandboxes.Fault](err); ok {
+				panic(f) // no result can say it; Provider.handle does
+			}
 			if err != nil {
 				return mcp.NewToolResultError(err.Error()), nil
 			}
-			if s, ok := out.(string); ok {
-				return mcp.NewToolResultText(s), nil
+			switch out := out.(type) {
+			case string:
+				return mcp.NewToolResultText(out), nil
+			case *mcp.CallToolResult:
+				return out, nil
 			}
 			text, err := json.Marshal(out)
 			if err != nil {
@@ -163,13 +170,18 @@ func (p *Provider[W]) Lease(ctx context.Context, w sandboxes.World) (sandboxes.S
 	if err != nil {
 		return nil, sandboxes.NewFault(sandboxes.FaultLease, "make world", err)
 	}
+	return p.Serve(world), nil
+}
+
+// Serve makes a sandbox of a world that was made elsewhere, as Lease does of one that open has made. The sandbox owns it.
+func (p *Provider[W]) Serve(world W) sandboxes.Sandbox {
 	s := &session[W]{p: p, world: world}
 	if _, ok := any(world).(io.Closer); ok {
 		p.mu.Lock()
 		p.leased[s] = struct{}{}
 		p.mu.Unlock()
 	}
-	return s, nil
+	return s
 }
 
 // Prefetch does nothing: worlds are made in microseconds.
@@ -265,7 +277,10 @@ func (p *Provider[W]) work(j job) {
 func (p *Provider[W]) handle(j job) (o outcome) {
 	defer func() {
 		if r := recover(); r != nil {
-			f := &sandboxes.Fault{Kind: sandboxes.FaultDied, Op: j.method, Msg: fmt.Sprintf("the server panicked: %v", r)}
+			f, ok := r.(*sandboxes.Fault)
+			if !ok {
+				f = &sandboxes.Fault{Kind: sandboxes.FaultDied, Op: j.method, Msg: fmt.Sprintf("the server panicked: %v", r)}
+			}
 			j.died(f)
 			o = outcome{err: f}
 		}

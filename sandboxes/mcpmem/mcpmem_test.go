@@ -409,3 +409,23 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}
 }
+
+func TestHandlerThatSaysMore(t *testing.T) {
+	p := counters(t,
+		mcpmem.Tool("now", "Reads the clock.", func(context.Context, *counter, struct{}) (any, error) {
+			r := mcp.NewToolResultText("noon")
+			r.Meta = mcp.NewMetaFromMap(map[string]any{sandboxes.VolatileMeta: true})
+			return r, nil
+		}),
+		mcpmem.Tool("lose", "Loses the world.", func(context.Context, *counter, struct{}) (any, error) {
+			return nil, fmt.Errorf("ask it: %w", &sandboxes.Fault{Kind: sandboxes.FaultLost, Op: "ask"})
+		}))
+	box := p.Serve(&counter{n: 7})
+	require.Equal(t, `{"n":7}`, call(t, box, "get", "{}").Text)
+	require.Equal(t, sandboxes.Result{Text: "noon", Volatile: true}, call(t, box, "now", "{}"))
+	for _, name := range []string{"lose", "get"} {
+		_, err := box.Session().Call(t.Context(), name, json.RawMessage("{}"))
+		requireFault(t, sandboxes.FaultLost, err)
+	}
+	require.ErrorIs(t, p.Close(), errClose, "the provider closes what it serves")
+}

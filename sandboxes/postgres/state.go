@@ -1,0 +1,300 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/mcpgym/mcpgym/sandboxes"
+)
+
+// maxDiff bounds the differences that a state names, maxLine the bytes of each.
+const (
+	maxDiff = 50
+	maxLine = 300
+)
+
+// look runs f on the verifier's session, as if it were new. Where the agent has left a transaction open that locks what f
+// reads, the transaction is rolled back: what was not committed is no state.
+func (l *lease) look(ctx context.Context, f func(*pgconn.PgConn) error) error {
+	select {
+	case l.looking <- struct{}{}:
+		defer func() { <-l.looking }()
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.life.Done():
+		return errClosed
+	}
+	try := func() error {
+		if l.verifier == nil || l.verifier.IsClosed() {
+			c, err := l.s.connect(ctx, verifier, l.database)
+			if err != nil {
+				return err
+			}
+			l.verifier = c
+		}
+		for _, q := range []string{"ROLLBACK", "DISCARD ALL"} {
+			if err := run(ctx, l.verifier, q); err != nil {
+				return err
+			}
+		}
+		return f(l.verifier)
+	}
+	err := try()
+	const lockNotAvailable = "55P03"
+	if e, ok := errors.AsType[*pgconn.PgError](err); !ok || e.Code != lockNotAvailable {
+		return cause(ctx, err)
+	}
+	select {
+	case l.busy <- struct{}{}:
+		err = run(ctx, l.agent, "ROLLBACK")
+		<-l.busy
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err != nil && !l.agent.IsClosed() {
+		return fmt.Errorf("roll the agent's transaction back: %w", err)
+	}
+	return cause(ctx, try())
+}
+
+// Probe answers questions of kind sql: one statement, asked by a login that may read everything and write nothing. The
+// answer is the value of a single column and row, null where a single column has no row, and else the list of rows.
+func (l *lease) Probe(ctx context.Context, ask []sandboxes.Question) ([]sandboxes.Answer, error) {
+	answers := make([]sandboxes.Answer, len(ask))
+	for i, q := range ask {
+		if q.Kind != "sql" {
+			answers[i].Err = fmt.Sprintf("a Postgres world answers questions of kind sql, not %q", q.Kind)
+			continue
+		}
+		err := l.look(ctx, func(c *pgconn.PgConn) (err error) {
+			answers[i].Value, err = answer(ctx, c, q.Text)
+			return err
+		})
+		if err == nil {
+			continue
+		}
+		if sandboxes.Interrupted(ctx, err) {
+			return nil, err
+		}
+		e, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || l.verifier == nil || l.verifier.IsClosed() {
+			return nil, sandboxes.NewFault(sandboxes.FaultVerifier, "probe "+q.Text, err)
+		}
+		answers[i].Err = sqlError(e).Error()
+	}
+	return answers, nil
+}
+
+func answer(ctx context.Context, c *pgconn.PgConn, sql string) (json.RawMessage, error) {
+	r := c.ExecParams(ctx, sql, nil, nil, nil, nil)
+	fields := r.FieldDescriptions()
+	elements := make([]uint32, len(fields))
+	for i, f := range fields {
+		elements[i] = elementOf(f.DataTypeOID)
+	}
+	rows := []json.RawMessage{}
+	for r.NextRow() {
+		rows = append(rows, encodeRow(fields, elements, r.Values()))
+	}
+	if _, err := r.Close(); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(elements) == 1 && len(rows) == 0:
+		return json.RawMessage("null"), nil
+	case len(elements) == 1 && len(rows) == 1:
+		return rows[0][1 : len(rows[0])-1], nil
+	}
+	return compact(rows), nil
+}
+
+// State is over the rows and definitions of everything that is not Postgres' own, sequences, large objects, and the
+// settings of the role and the database. What was not committed is no part of it, nor are statistics and planner estimates.
+func (l *lease) State(ctx context.Context) (sandboxes.State, error) {
+	lines, err := l.lines(ctx)
+	if err != nil {
+		if sandboxes.Interrupted(ctx, err) {
+			return sandboxes.State{}, err
+		}
+		return sandboxes.State{}, sandboxes.NewFault(sandboxes.FaultVerifier, "read the state", err)
+	}
+	h := sha256.New()
+	for _, line := range lines {
+		fmt.Fprintf(h, "%d %s\n", len(line), line)
+	}
+	diff := difference(l.start, lines)
+	s := sandboxes.State{Hash: fmt.Sprintf("%x", h.Sum(nil)), Diff: diff[:min(len(diff), maxDiff)], More: max(0, len(diff)-maxDiff)}
+	for i, d := range s.Diff {
+		if len(d) > maxLine {
+			s.Diff[i] = strings.ToValidUTF8(d[:maxLine], "") + "..."
+		}
+	}
+	slices.Sort(s.Diff)
+	return s, nil
+}
+
+// difference names the lines that only one of two sorted lists has.
+func difference(before, after []string) []string {
+	var diff []string
+	for len(before) > 0 || len(after) > 0 {
+		switch {
+		case len(after) == 0 || len(before) > 0 && before[0] < after[0]:
+			diff = append(diff, "- "+before[0])
+			before = before[1:]
+		case len(before) == 0 || after[0] < before[0]:
+			diff = append(diff, "+ "+after[0])
+			after = after[1:]
+		default:
+			before, after = before[1:], after[1:]
+		}
+	}
+	slices.Sort(diff)
+	return diff
+}
+
+// lines describes the whole database, sorted.
+func (l *lease) lines(ctx context.Context) (lines []string, err error) {
+	err = l.look(ctx, func(c *pgconn.PgConn) error {
+		lines = nil
+		// No name may be found in a schema of the agent's.
+		if err := run(ctx, c, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = pg_catalog"); err != nil {
+			return err
+		}
+		for _, q := range definitions {
+			var args []string
+			if strings.Contains(q, "$1") {
+				args = []string{l.role}
+			}
+			rows, err := query(ctx, c, q, args...)
+			if err != nil {
+				return fmt.Errorf("%w in %s", err, q)
+			}
+			for _, row := range rows {
+				lines = append(lines, string(row[0]))
+			}
+		}
+		sources, err := query(ctx, c, contents)
+		if err != nil {
+			return err
+		}
+		for _, src := range sources {
+			if lines, err = appendRows(ctx, c, lines, string(src[0]), string(src[1])); err != nil {
+				return fmt.Errorf("read %s: %w", src[0], err)
+			}
+		}
+		return run(ctx, c, "COMMIT")
+	})
+	if err != nil {
+		return nil, err
+	}
+	names := strings.NewReplacer(l.role, "agent", owner, "owner", verifier, "verifier", l.database, "database")
+	for i := range lines {
+		lines[i] = names.Replace(lines[i])
+	}
+	slices.Sort(lines)
+	return lines, nil
+}
+
+// appendRows adds a line for each row that a query gives.
+func appendRows(ctx context.Context, c *pgconn.PgConn, lines []string, what, sql string) ([]string, error) {
+	r := c.ExecParams(ctx, sql, nil, nil, nil, nil)
+	fields := r.FieldDescriptions()
+	elements := make([]uint32, len(fields))
+	names := make([][]byte, len(fields))
+	for i, f := range fields {
+		elements[i] = elementOf(f.DataTypeOID)
+		names[i] = quote(f.Name)
+	}
+	var b bytes.Buffer
+	for r.NextRow() {
+		b.Reset()
+		b.WriteString(what)
+		for i, v := range r.Values() {
+			b.WriteString([]string{" {", ","}[min(i, 1)])
+			b.Write(names[i])
+			b.WriteByte(':')
+			b.Write(encode(fields[i].DataTypeOID, elements[i], v))
+		}
+		b.WriteByte('}')
+		lines = append(lines, b.String())
+	}
+	_, err := r.Close()
+	return lines, err
+}
+
+// own selects the schemas that are not Postgres' own.
+const own = `n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'`
+
+// extension leaves out what belongs to an extension, which is a line of its own.
+func extension(catalog, alias string) string {
+	return fmt.Sprintf("NOT EXISTS (SELECT FROM pg_depend e WHERE e.classid = '%s'::regclass AND e.objid = %s.oid AND e.deptype = 'e')", catalog, alias)
+}
+
+// firstOwn is the first identifier of objects that are not Postgres' own.
+const firstOwn = "16384"
+
+// definitions are queries of one text column.
+var definitions = []string{
+	`SELECT format('schema %I owner %s grants %s', n.nspname, pg_get_userbyid(n.nspowner), n.nspacl) FROM pg_namespace n WHERE ` + own,
+	`SELECT format('relation %I.%I kind %s owner %s persistence %s grants %s options %s row security %s %s identity %s bound %s parents %s', n.nspname, c.relname, c.relkind,
+		pg_get_userbyid(c.relowner), c.relpersistence, c.relacl, c.reloptions, c.relrowsecurity, c.relforcerowsecurity, c.relreplident, pg_get_expr(c.relpartbound, c.oid),
+		(SELECT string_agg(i.inhparent::regclass::text, ',' ORDER BY i.inhseqno) FROM pg_inherits i WHERE i.inhrelid = c.oid))
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r','p','v','m','f','c','S') AND ` + own + " AND " + extension("pg_class", "c"),
+	`SELECT format('column %I.%I.%s %I type %s not null %s default %s identity %s generated %s collation %s grants %s', n.nspname, c.relname,
+		row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum), a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+		pg_get_expr(d.adbin, d.adrelid), a.attidentity, a.attgenerated, a.attcollation::regcollation, a.attacl)
+		FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+		LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+		WHERE a.attnum > 0 AND NOT a.attisdropped AND c.relkind IN ('r','p','v','m','f','c') AND ` + own + " AND " + extension("pg_class", "c"),
+	`SELECT format('constraint %I.%I on %s%s: %s valid %s', n.nspname, k.conname, nullif(k.conrelid, 0)::regclass, nullif(k.contypid, 0)::regtype, pg_get_constraintdef(k.oid), k.convalidated)
+		FROM pg_constraint k JOIN pg_namespace n ON n.oid = k.connamespace WHERE ` + own + " AND " + extension("pg_constraint", "k"),
+	`SELECT format('index %s valid %s clustered %s', pg_get_indexdef(i.indexrelid), i.indisvalid, i.indisclustered)
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE ` + own,
+	`SELECT format('view %I.%I: %s', n.nspname, c.relname, pg_get_viewdef(c.oid)) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relkind IN ('v','m') AND ` + own + " AND " + extension("pg_class", "c"),
+	`SELECT format('trigger %s enabled %s', pg_get_triggerdef(t.oid), t.tgenabled) FROM pg_trigger t WHERE NOT t.tgisinternal`,
+	`SELECT format('rule %s enabled %s', pg_get_ruledef(r.oid), r.ev_enabled) FROM pg_rewrite r WHERE r.rulename <> '_RETURN' AND r.oid >= ` + firstOwn,
+	`SELECT format('policy %I on %s command %s permissive %s roles %s using %s check %s', p.polname, p.polrelid::regclass, p.polcmd, p.polpermissive,
+		p.polroles::regrole[], pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid)) FROM pg_policy p`,
+	`SELECT format('routine %s owner %s grants %s: %s', p.oid::regprocedure, pg_get_userbyid(p.proowner), p.proacl, CASE WHEN p.prokind <> 'a' THEN pg_get_functiondef(p.oid) END)
+		FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE ` + own + " AND " + extension("pg_proc", "p"),
+	`SELECT format('type %I.%I %s owner %s grants %s base %s not null %s default %s labels %s', n.nspname, t.typname, t.typtype, pg_get_userbyid(t.typowner), t.typacl,
+		CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod) END, t.typnotnull, t.typdefault,
+		(SELECT string_agg(quote_literal(e.enumlabel), ',' ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid))
+		FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype IN ('d','e','r','b') AND t.typcategory <> 'A' AND ` + own + " AND " + extension("pg_type", "t"),
+	`SELECT format('sequence %I.%I type %s start %s from %s to %s by %s cache %s cycle %s', n.nspname, c.relname, format_type(s.seqtypid, NULL), s.seqstart, s.seqmin, s.seqmax, s.seqincrement, s.seqcache, s.seqcycle)
+		FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE ` + own,
+	`SELECT format('extension %I version %s', extname, extversion) FROM pg_extension`,
+	`SELECT format('large object %s owner %s grants %s', m.oid, pg_get_userbyid(m.lomowner), m.lomacl) FROM pg_largeobject_metadata m`,
+	`SELECT format('comment on %s %s: %s', i.type, i.identity, d.description) FROM pg_description d, pg_identify_object(d.classoid, d.objoid, d.objsubid) i
+		WHERE d.objoid >= ` + firstOwn + ` OR d.classoid = 'pg_namespace'::regclass AND d.objoid = 'public'::regnamespace`,
+	`SELECT format('%s %s', i.type, i.identity) FROM (
+		SELECT tableoid, oid FROM pg_cast UNION ALL SELECT tableoid, oid FROM pg_operator UNION ALL SELECT tableoid, oid FROM pg_opclass UNION ALL
+		SELECT tableoid, oid FROM pg_collation UNION ALL SELECT tableoid, oid FROM pg_conversion UNION ALL SELECT tableoid, oid FROM pg_language UNION ALL
+		SELECT tableoid, oid FROM pg_ts_config UNION ALL SELECT tableoid, oid FROM pg_ts_dict UNION ALL SELECT tableoid, oid FROM pg_publication UNION ALL
+		SELECT tableoid, oid FROM pg_statistic_ext UNION ALL SELECT tableoid, oid FROM pg_default_acl UNION ALL SELECT tableoid, oid FROM pg_foreign_server UNION ALL
+		SELECT tableoid, oid FROM pg_event_trigger) o, pg_identify_object(o.tableoid, o.oid, 0) i WHERE o.oid >= ` + firstOwn,
+	`SELECT format('role super %s create db %s create role %s replication %s login %s bypass %s limit %s until %s member of %s', r.rolsuper, r.rolcreatedb, r.rolcreaterole, r.rolreplication, r.rolcanlogin,
+		r.rolbypassrls, r.rolconnlimit, r.rolvaliduntil, (SELECT string_agg(m.roleid::regrole::text, ',' ORDER BY m.roleid) FROM pg_auth_members m WHERE m.member = r.oid))
+		FROM pg_roles r WHERE r.rolname = $1`,
+	`SELECT format('setting of %s: %s', CASE WHEN s.setrole = 0 THEN 'the database' ELSE 'the role' END, unnest(s.setconfig)) FROM pg_db_role_setting s
+		LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
+		WHERE (s.setrole = 0 OR r.rolname = $1) AND (s.setdatabase = 0 OR d.datname = current_database())`,
+}
+
+// contents gives the queries that read rows, by what they read. Rows are read as they are, never cast: a cast may be the
+// agent's.
+var contents = `SELECT format('row %I.%I', n.nspname, c.relname), format('SELECT * FROM ONLY %I.%I', n.nspname, c.relname)
+	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND ` + own + `
+UNION ALL SELECT format('row %I.%I', n.nspname, c.relname), format('SELECT * FROM %I.%I', n.nspname, c.relname)
+	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'm' AND c.relispopulated AND ` + own + `
+UNION ALL SELECT format('value of sequence %I.%I', n.nspname, c.relname), format('SELECT last_value, is_called FROM %I.%I', n.nspname, c.relname)
+	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'S' AND ` + own
