@@ -66,7 +66,7 @@ func TestBroken(t *testing.T) {
 			{"no tools", "no tools", "tools oracle derivable"},
 			{"gold is wrong", `is not the right number`, "oracle"},
 			// The rule locale plays in new processes, and in each it fails once.
-			{"verifier fails once", "void: step 1 of compare/0: sandbox fault (verifier): out of memory", "oracle locale"},
+			{"verifier fails once", "void: end of compare/0: sandbox fault (verifier): out of memory", "oracle locale"},
 			{"silence is no false claim", "doing nothing earns 1", "noop"},
 			// A goal that holds at the start holds whatever an agent does.
 			{"goal holds at the start", "doing nothing earns 1", "noop bad-calls budget evidence cheats"},
