@@ -190,16 +190,3 @@ func canonicalNumber(s string) string {
 	}
 	return sign + trimmed + "e" + strconv.Itoa(exp)
 }
-
-// EqualJSON says whether two JSON texts have the same value. A text that cannot be read is an error.
-func EqualJSON(a, b []byte) (bool, error) {
-	va, err := DecodeJSON(a)
-	if err != nil {
-		return false, err
-	}
-	vb, err := DecodeJSON(b)
-	if err != nil {
-		return false, err
-	}
-	return bytes.Equal(Canonical(va), Canonical(vb)), nil
-}

@@ -44,11 +44,11 @@ func compileTools(list []sandboxes.Tool) (*toolset, error) {
 		}
 		c := &compiledTool{Tool: t, params: map[string]bool{}}
 		var err error
-		if c.input, err = compileSchema(t.InputSchema); err != nil {
+		if c.input, err = CompileSchema(t.InputSchema); err != nil {
 			return nil, fmt.Errorf("input schema of %s: %w", t.Name, err)
 		}
 		if t.OutputSchema != nil {
-			if c.output, err = compileSchema(t.OutputSchema); err != nil {
+			if c.output, err = CompileSchema(t.OutputSchema); err != nil {
 				return nil, fmt.Errorf("output schema of %s: %w", t.Name, err)
 			}
 		}
@@ -85,7 +85,8 @@ func (noLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("reference to another document %s is not followed", url)
 }
 
-func compileSchema(raw json.RawMessage) (*jsonschema.Schema, error) {
+// CompileSchema compiles a tool's schema. References to other documents are refused.
+func CompileSchema(raw json.RawMessage) (*jsonschema.Schema, error) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(raw))
 	if err != nil {
 		return nil, err

@@ -51,12 +51,7 @@ func readTools(list []sandboxes.Tool) []tool {
 		if err != nil {
 			continue
 		}
-		c := jsonschema.NewCompiler()
-		c.UseLoader(offline{})
-		if err := c.AddResource("mem:schema", doc); err != nil {
-			continue
-		}
-		compiled, err := c.Compile("mem:schema")
+		compiled, err := envs.CompileSchema(t.InputSchema)
 		if err != nil {
 			continue
 		}
@@ -65,11 +60,6 @@ func readTools(list []sandboxes.Tool) []tool {
 	}
 	return tools
 }
-
-// offline refuses references to other documents.
-type offline struct{}
-
-func (offline) Load(url string) (any, error) { return nil, fmt.Errorf("load %s: not followed", url) }
 
 // valid says whether a call with these arguments fits the schema.
 func (t *tool) valid(args json.RawMessage) bool {
