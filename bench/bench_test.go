@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,60 +27,55 @@ var update = flag.Bool("update", false, "play the baselines and write their reco
 const results = "../results"
 
 // reproduce executes an environment's part of the leaderboard: every record is replayed in fresh sandboxes, the baselines
-// are played anew, and what is generated from the records must be what the repository holds. With -update the baselines'
-// records and the generated files are written first.
+// are played anew, and what is generated from the records must be what the repository holds. On drivers other than the
+// first a sample is replayed, or all of it with MCPGYM_SOAK set. With -update the baselines' records and the generated files
+// are written first, and each record names the drivers on which it was then replayed in full.
 func reproduce(t *testing.T, name string) {
 	if testing.Short() {
 		t.Skip("the whole board takes a minute under the race detector; without -short it is played")
 	}
 	entry, err := FindEnv(name)
 	require.NoError(t, err)
-	spec, err := entry.Open()
-	require.NoError(t, err)
-	defer func() { require.NoError(t, spec.Sandboxes.Close()) }()
 	if *update {
-		for _, split := range entry.Splits {
-			for _, b := range Baselines() {
-				r := playBaseline(t, spec, b, split)
-				r.Provenance = provenance(t, entry, r)
-				require.NoError(t, r.Save(RecordPath(results, name, b.Name, split)))
-			}
-		}
-		require.NoError(t, WriteResults(results))
+		record(t, entry)
 	}
 	paths, err := filepath.Glob(filepath.Join(results, Dir(name), "*.jsonl"))
 	require.NoError(t, err)
-	for _, path := range paths {
-		r, problems, err := Load(path)
-		require.NoError(t, err)
-		t.Run(fmt.Sprintf("policy=%s/split=%s", r.Policy, r.Split), func(t *testing.T) {
-			found, err := Replay(t.Context(), spec, r, runtime.NumCPU(), nil)
-			require.NoError(t, err)
-			for _, p := range append(problems, found...) {
-				if p.Soft {
-					t.Logf("%s: %s", path, p)
-				} else {
-					t.Errorf("%s: %s", path, p)
-				}
-			}
-			i := slices.IndexFunc(Baselines(), func(b Baseline) bool { return b.Name == r.Policy })
-			if i < 0 {
-				return
-			}
-			anew := playBaseline(t, spec, Baselines()[i], r.Split)
-			anew.Provenance = r.Provenance
-			want, err := r.Marshal()
-			require.NoError(t, err)
-			got, err := anew.Marshal()
-			require.NoError(t, err)
-			if string(got) != string(want) {
-				t.Errorf("%s: playing %s anew gives another record; if that is meant, `go test ./bench -run %s -update`", path, r.Policy, t.Name())
+	for i, driver := range entry.Drivers {
+		t.Run("driver="+driver, func(t *testing.T) {
+			spec := openOrSkip(t, entry, driver)
+			require.Equal(t, slices.Sorted(slices.Values(entry.Splits)), spec.SplitNames())
+			for _, path := range paths {
+				r, problems, err := Load(path)
+				require.NoError(t, err)
+				t.Run(fmt.Sprintf("policy=%s/split=%s", r.Policy, r.Split), func(t *testing.T) {
+					sampled := r
+					if i > 0 && os.Getenv("MCPGYM_SOAK") == "" {
+						sampled = r.first(sample)
+					}
+					found, err := Replay(t.Context(), spec, sampled, runtime.NumCPU(), nil)
+					require.NoError(t, err)
+					report(t, path, append(problems, found...))
+					k := slices.IndexFunc(Baselines(), func(b Baseline) bool { return b.Name == r.Policy })
+					if k < 0 || i > 0 || !maps.Equal(r.Identity, spec.Sandboxes.Identity()) {
+						return
+					}
+					anew := playBaseline(t, spec, Baselines()[k], r.Split, r.Tasks)
+					anew.Provenance = r.Provenance
+					want, err := r.Marshal()
+					require.NoError(t, err)
+					got, err := anew.Marshal()
+					require.NoError(t, err)
+					if string(got) != string(want) {
+						t.Errorf("%s: playing %s anew gives another record; if that is meant, `go test ./bench -run %s -update`", path, r.Policy, t.Name())
+					}
+				})
 			}
 		})
 	}
 	records, err := LoadResults(results)
 	require.NoError(t, err)
-	for _, split := range entry.Splits {
+	for _, split := range entry.recorded() {
 		for _, b := range Baselines() {
 			require.FileExists(t, RecordPath(results, name, b.Name, split), "no record of a baseline: go test ./bench -update")
 		}
@@ -117,17 +113,83 @@ func reproduce(t *testing.T, name string) {
 	}
 }
 
+// sample is how many tasks of a record are replayed on drivers other than the first.
+const sample = 20
+
+// first is the record of the first tasks alone.
+func (r *Record) first(tasks int) *Record {
+	some := *r
+	some.Tasks = min(tasks, r.Tasks)
+	some.Episodes = slices.DeleteFunc(slices.Clone(r.Episodes), func(e Episode) bool { return e.Index >= some.Tasks })
+	return &some
+}
+
+func report(t *testing.T, path string, problems []Problem) {
+	for _, p := range problems {
+		if p.Soft {
+			t.Logf("%s: %s", path, p)
+		} else {
+			t.Errorf("%s: %s", path, p)
+		}
+	}
+}
+
+// openOrSkip opens an environment until the test ends. Where what the driver needs is missing the test is skipped, unless
+// MCPGYM_REQUIRE names it.
+func openOrSkip(tb testing.TB, entry Entry, driver string) envs.Spec {
+	spec, err := entry.Open(tb.Context(), driver)
+	needs := map[string]string{"local": "postgres", "container": "docker"}[driver]
+	if err != nil && needs != "" && !slices.Contains(strings.Split(os.Getenv("MCPGYM_REQUIRE"), ","), needs) {
+		tb.Skip(err)
+	}
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, spec.Sandboxes.Close()) })
+	return spec
+}
+
+// record plays the baselines on an environment's first driver, replays them on the others that can be had, and writes their
+// records and what is generated.
+func record(t *testing.T, entry Entry) {
+	var made []*Record
+	for i, driver := range entry.Drivers {
+		t.Run("record on "+driver, func(t *testing.T) {
+			spec := openOrSkip(t, entry, driver)
+			if i == 0 {
+				for _, split := range entry.recorded() {
+					for _, b := range Baselines() {
+						r := playBaseline(t, spec, b, split, entry.Tasks)
+						r.Provenance = provenance(t, driver, r)
+						made = append(made, r)
+					}
+				}
+				return
+			}
+			for _, r := range made {
+				found, err := Replay(t.Context(), spec, r, runtime.NumCPU(), nil)
+				require.NoError(t, err)
+				report(t, r.Policy, found)
+				r.Provenance.Drivers = append(r.Provenance.Drivers, driver)
+			}
+		})
+	}
+	require.False(t, t.Failed(), "the drivers differ: nothing is written")
+	for _, r := range made {
+		require.NoError(t, r.Save(RecordPath(results, entry.Name, r.Policy, r.Split)))
+	}
+	require.NoError(t, WriteResults(results))
+}
+
 // Of the baselines only random differs from trial to trial.
-func playBaseline(t *testing.T, spec envs.Spec, b Baseline, split string) *Record {
-	r, err := Run(t.Context(), Config{Spec: spec, Policy: b.Policy, Name: b.Name, Split: split, Tasks: 500, Trials: 1, Seed: 1, Parallel: runtime.NumCPU()})
+func playBaseline(t *testing.T, spec envs.Spec, b Baseline, split string, tasks int) *Record {
+	r, err := Run(t.Context(), Config{Spec: spec, Policy: b.Policy, Name: b.Name, Split: split, Tasks: tasks, Trials: 1, Seed: 1, Parallel: runtime.NumCPU()})
 	require.NoError(t, err)
 	return r
 }
 
-func provenance(t *testing.T, entry Entry, r *Record) Provenance {
+func provenance(t *testing.T, driver string, r *Record) Provenance {
 	out, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
 	require.NoError(t, err, "records name the commit they were made at")
-	return Provenance{Commit: strings.TrimSpace(string(out)), Date: time.Now().UTC().Format(time.DateOnly), Drivers: []string{entry.Driver},
+	return Provenance{Commit: strings.TrimSpace(string(out)), Date: time.Now().UTC().Format(time.DateOnly), Drivers: []string{driver},
 		Command: fmt.Sprintf("go run ./bench/mcpgym run --env %s --policy %s --split %s --episodes %d --seed %d", r.Env, r.Policy, r.Split, r.Tasks, r.Seed)}
 }
 
@@ -146,9 +208,7 @@ func latencies(b *testing.B, what string, d []time.Duration) {
 func speed(b *testing.B, name string) {
 	entry, err := FindEnv(name)
 	require.NoError(b, err)
-	spec, err := entry.Open()
-	require.NoError(b, err)
-	defer spec.Sandboxes.Close()
+	spec := openOrSkip(b, entry, entry.Drivers[0])
 	tasks := make([]envs.Task, 500)
 	for i := range tasks {
 		tasks[i] = spec.Splits["test"].Task(i)

@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mcpgym/mcpgym/envs"
@@ -11,18 +13,45 @@ import (
 
 // Entry is an environment that this project ships.
 type Entry struct {
-	Name   string
-	About  string
-	Driver string   // that Open uses
-	Splits []string // that are recorded, 500 tasks each
-	Open   func() (envs.Spec, error)
+	Name    string
+	About   string
+	Drivers []string // that Open knows; the first is used where none is asked for
+	Splits  []string // all but train are recorded
+	Tasks   int      // recorded of each split
+	// Open starts what the environment needs, on one of Drivers. Closing the spec's sandboxes ends it.
+	Open func(ctx context.Context, driver string) (envs.Spec, error)
 }
 
 // Envs lists the environments, sorted by name.
 func Envs() []Entry {
 	return []Entry{
-		{"Weather-v0", "questions about an invented weather service", "in-process", []string{"test", "ood"}, weather.Spec},
+		{"Weather-v0", "questions about an invented weather service", []string{"in-process"}, []string{"train", "test", "ood"}, 500,
+			func(context.Context, string) (envs.Spec, error) { return weather.Spec() }},
 	}
+}
+
+// recorded are the splits that scores are taken on.
+func (e Entry) recorded() []string {
+	return slices.DeleteFunc(slices.Clone(e.Splits), func(s string) bool { return s == "train" })
+}
+
+// Driver checks the name of a driver; without one it gives the default.
+func (e Entry) Driver(name string) (string, error) {
+	if name == "" {
+		return e.Drivers[0], nil
+	}
+	if !slices.Contains(e.Drivers, name) {
+		return "", fmt.Errorf("%s has no driver %q, only %s", e.Name, name, strings.Join(e.Drivers, ", "))
+	}
+	return name, nil
+}
+
+// Split checks the name of a split.
+func (e Entry) Split(name string) error {
+	if !slices.Contains(e.Splits, name) {
+		return fmt.Errorf("%s has no split %q, only %s", e.Name, name, strings.Join(e.Splits, ", "))
+	}
+	return nil
 }
 
 // Baseline is a policy that needs no model.

@@ -270,7 +270,7 @@ func Load(path string) (*Record, []Problem, error) {
 }
 
 // Save writes a record's file. Where the file already holds the same episodes, its provenance is kept, so that playing again
-// changes nothing.
+// changes nothing; only drivers are added on which the record was verified now.
 func (r *Record) Save(path string) error {
 	old, problems, err := Load(path)
 	data, merr := r.Marshal()
@@ -283,7 +283,14 @@ func (r *Record) Save(path string) error {
 		a, errA := encode(same)
 		b, errB := encode(old.Header)
 		if errA == nil && errB == nil && bytes.Equal(a, b) {
+			drivers := append(slices.Clone(old.Provenance.Drivers), r.Provenance.Drivers...)
 			r.Provenance = old.Provenance
+			r.Provenance.Drivers = nil
+			for _, d := range drivers {
+				if !slices.Contains(r.Provenance.Drivers, d) {
+					r.Provenance.Drivers = append(r.Provenance.Drivers, d)
+				}
+			}
 			if data, merr = r.Marshal(); merr != nil {
 				return fmt.Errorf("write record %s: %w", path, merr)
 			}

@@ -278,3 +278,27 @@ func TestVoidEpisodes(t *testing.T) {
 	require.Equal(t, string(data), string(again))
 	require.True(t, json.Valid(bytes.Split(data, []byte("\n"))[0]))
 }
+
+// On another major version of a program that the machine provides, records are replayed by outcome.
+func TestReplayByOutcome(t *testing.T) {
+	r, spec := toyRecord(t)
+	data, err := r.Marshal()
+	require.NoError(t, err)
+	edit := func(old, new string) string {
+		require.Contains(t, string(data), old)
+		changed, _, err := Unmarshal([]byte(strings.Replace(string(data), old, new, 1)))
+		require.NoError(t, err)
+		anew, err := changed.Marshal()
+		require.NoError(t, err)
+		return check(t, spec, anew)
+	}
+	identity := `"identity":{"sandbox":"toy"}`
+	require.Contains(t, edit(identity, `"identity":{"sandbox":"toy","version":"2"}`), "the record was made with")
+
+	major := `"identity":{"db major":"14","sandbox":"toy"}`
+	require.Equal(t, "replayed by outcome: recorded with map[db major:14 sandbox:toy], this is map[sandbox:toy]\n", edit(identity, major))
+	data = []byte(strings.Replace(string(data), identity, major, 1))
+	require.NotContains(t, edit(`\"temp_c\":`, `\"temp_c\":1`), "observation", "what was seen may be worded otherwise")
+	require.Contains(t, edit(`"success":true,"value":1`, `"success":true,"value":0.5`), "reward: recorded")
+	require.Contains(t, edit(`"end":"answer"`, `"end":"turns"`), "end: recorded")
+}

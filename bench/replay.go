@@ -6,20 +6,28 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/policies"
+	"github.com/mcpgym/mcpgym/sandboxes"
 )
 
 // Replay plays a record's actions again, each episode in a fresh sandbox, and lists every difference: in a task, in what the
 // agent saw, in the world's state, in the reward. A difference in a volatile result is soft. Episodes that were void are not
 // played. It is an error to replay a record in another environment, or another version of it, than it was made in.
+//
+// Where only the major version of a program differs that the machine provides, such as a database server, records are
+// replayed by outcome: what the agent saw may be worded otherwise, but probes, the state's differences and the reward must
+// be the same. A soft problem says so.
 func Replay(ctx context.Context, spec envs.Spec, r *Record, parallel int, progress func(done int)) ([]Problem, error) {
 	if r.Env != spec.Name {
 		return nil, fmt.Errorf("the record is of %s, which cannot be compared with %s", r.Env, spec.Name)
 	}
-	if id := spec.Sandboxes.Identity(); !maps.Equal(r.Identity, id) {
+	id := spec.Sandboxes.Identity()
+	byOutcome := !maps.Equal(r.Identity, id)
+	if byOutcome && !maps.Equal(withoutMajors(r.Identity), withoutMajors(id)) {
 		return nil, fmt.Errorf("the record was made with %v, this is %v", r.Identity, id)
 	}
 	src, err := spec.Source(r.Split)
@@ -29,6 +37,9 @@ func Replay(ctx context.Context, spec envs.Spec, r *Record, parallel int, progre
 	var problems []Problem
 	if r.Limits != spec.Limits || r.System != spec.System {
 		problems = append(problems, Problem{Episode: -1, Step: -1, What: "header: the limits or the system prompt are not those of the environment"})
+	}
+	if byOutcome {
+		problems = append(problems, Problem{Episode: -1, Step: -1, Soft: true, What: fmt.Sprintf("replayed by outcome: recorded with %v, this is %v", r.Identity, id)})
 	}
 	byKey := make(map[[2]int]Episode, len(r.Episodes))
 	for _, e := range r.Episodes {
@@ -44,7 +55,7 @@ func Replay(ctx context.Context, spec envs.Spec, r *Record, parallel int, progre
 			found = []Problem{{Episode: i, Trial: trial, Step: -1, What: "the episode is missing"}}
 		case e.Void != nil:
 		default:
-			found, err = replay(ctx, env, r, e, task)
+			found, err = replay(ctx, env, r, e, task, byOutcome)
 		}
 		mu.Lock()
 		problems = append(problems, found...)
@@ -63,8 +74,15 @@ func Replay(ctx context.Context, spec envs.Spec, r *Record, parallel int, progre
 	return problems, nil
 }
 
+// withoutMajors leaves out the versions of programs that the machine provides.
+func withoutMajors(id sandboxes.Identity) sandboxes.Identity {
+	id = maps.Clone(id)
+	maps.DeleteFunc(id, func(key, _ string) bool { return strings.HasSuffix(key, " major") })
+	return id
+}
+
 // replay plays one episode again and compares.
-func replay(ctx context.Context, env *envs.Env, r *Record, e Episode, task envs.Task) ([]Problem, error) {
+func replay(ctx context.Context, env *envs.Env, r *Record, e Episode, task envs.Task, byOutcome bool) ([]Problem, error) {
 	at := func(step int, soft bool, format string, args ...any) Problem {
 		return Problem{Episode: e.Index, Trial: e.Trial, Step: step, What: fmt.Sprintf(format, args...), Soft: soft}
 	}
@@ -87,6 +105,14 @@ func replay(ctx context.Context, env *envs.Env, r *Record, e Episode, task envs.
 	}
 	var found []Problem
 	want := r.trajectory(e, task)
+	if byOutcome {
+		for _, t := range []*envs.Trajectory{want, got} {
+			t.Steps, t.Tools = nil, nil
+			if t.State != nil { // the hash is over definitions as the server words them
+				t.State = &sandboxes.State{Diff: t.State.Diff, More: t.State.More}
+			}
+		}
+	}
 	for i := range max(len(want.Steps), len(got.Steps)) {
 		if i >= len(want.Steps) || i >= len(got.Steps) {
 			return append(found, at(i, false, "%d steps recorded, %d replayed", len(want.Steps), len(got.Steps))), nil

@@ -24,9 +24,10 @@ type Task struct {
 	Prompt     string          `json:"prompt"`
 	World      sandboxes.World `json:"world"`
 	Assertions []Assertion     `json:"assertions,omitempty"`
-	Want       json.RawMessage `json:"want,omitempty"` // what the reward compares with; its form is the reward's affair
-	Par        int             `json:"par"`            // calls that the gold solution makes
-	Solution   []Action        `json:"-"`              // gold: earns full marks. Not recorded, so that no reward can lean on it
+	Allow      []string        `json:"allow,omitempty"` // differences of the state that the task may make: regular expressions for whole lines of State.Diff
+	Want       json.RawMessage `json:"want,omitempty"`  // what the reward compares with; its form is the reward's affair
+	Par        int             `json:"par"`             // calls that the gold solution makes
+	Solution   []Action        `json:"-"`               // gold: earns full marks. Not recorded, so that no reward can lean on it
 }
 
 // Assertion is a question that the verifier asks the world at the end of the episode, and the answer it must get.

@@ -32,17 +32,33 @@ type Value struct {
 	Accept []string `json:"accept,omitempty"` // other right values
 }
 
-// Fact is something that a tool result shows: somewhere in it stands an object with all these fields. An object also has
-// the plain fields of the objects around it, so {"station": "A", "days": [{"high": 3}]} shows {"station": "A", "high": 3}.
+// Fact is something that a tool result shows. It says what in one of two ways.
+//
+// Has: somewhere in the result stands an object with all these fields. An object also has the plain fields of the objects
+// around it, so {"station": "A", "days": [{"high": 3}]} shows {"station": "A", "high": 3}.
+//
+// Cell: the result is a table, {"columns": [...], "rows": [[...]], "row_count": n}, that has the value in a cell, or as its
+// number of rows, and the call's argument sql names each table of From and does not spell the value itself: what a query
+// was given is no evidence. (An agent that knows the value already can still compute it from something else.) A Cell of
+// kind "none" is shown by a table without rows.
 type Fact struct {
 	Tool string         `json:"tool,omitempty"` // any tool, if empty
-	Has  map[string]any `json:"has"`
+	Has  map[string]any `json:"has,omitempty"`
+	Cell *Value         `json:"cell,omitempty"`
+	From []string       `json:"from,omitempty"` // tables, in lower case
 }
 
 // Answer is the gate for the final answer: it must be right, and the record must hold the results it follows from. Credit
-// without evidence would pay for guessing. Task.Want holds a Want.
+// without evidence would pay for guessing. Task.Want holds a Want; where it is empty and the task
+// asserts something instead, the agent must only have ended the episode itself.
 func Answer(weight float64) Component {
 	return Component{"answer", envs.Gate, weight, func(t *envs.Trajectory) (*float64, string, error) {
+		if len(t.Task.Want) == 0 && len(t.Task.Assertions) > 0 {
+			if _, ok := t.Answer(); !ok {
+				return scored(0, "the agent did not say that it has finished")
+			}
+			return scored(1, "no value is asked for")
+		}
 		want, err := DecodeWant(t.Task.Want)
 		if err != nil {
 			return nil, "", err
@@ -68,7 +84,11 @@ func Answer(weight float64) Component {
 				return scored(0, "%.60q is not the right %s", strings.TrimSpace(values[i]), v.Kind)
 			}
 		}
-		if lack := missing(want.Evidence, t); lack != "" {
+		lack, err := missing(want.Evidence, t)
+		if err != nil {
+			return nil, "", err
+		}
+		if lack != "" {
 			return scored(0, "right, but no result shows %s", lack)
 		}
 		return scored(1, "right, and shown by the results")
@@ -88,8 +108,11 @@ func DecodeWant(raw json.RawMessage) (Want, error) {
 	}
 	for _, group := range w.Evidence {
 		for _, f := range group {
-			if len(f.Has) == 0 {
-				return w, errors.New("the wanted answer names a fact that any result shows")
+			if (len(f.Has) == 0) == (f.Cell == nil) {
+				return w, errors.New("the wanted answer names a fact that any result shows, or one that is said in two ways")
+			}
+			if f.Cell != nil && len(f.From) == 0 {
+				return w, errors.New("the wanted answer names a cell of no table")
 			}
 		}
 	}
@@ -221,39 +244,112 @@ func parseDate(s string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is not a date", s)
 }
 
-// missing names the first group of facts that no result shows, or is empty.
-func missing(evidence [][]Fact, t *envs.Trajectory) string {
-	type result struct {
-		tool string
-		body any
-	}
-	var seen []result
-	for _, r := range t.Results() {
-		if r.Status != envs.StatusOK {
-			continue
-		}
-		if v, err := envs.DecodeJSON([]byte(r.Text)); err == nil {
-			seen = append(seen, result{r.Name, v})
-		}
-	}
-	for _, group := range evidence {
-		shown := slices.ContainsFunc(group, func(f Fact) bool {
-			return slices.ContainsFunc(seen, func(r result) bool {
-				return (f.Tool == "" || f.Tool == r.tool) && shows(r.body, f.Has, map[string]bool{})
-			})
-		})
-		if !shown {
-			if len(group) == 0 {
-				return "anything: the task asks for evidence that nothing can give"
+// result is what a call has shown.
+type result struct {
+	tool            string
+	body            any
+	words, literals []string // of the argument sql
+}
+
+// shown lists the results of all calls that went well.
+func shown(t *envs.Trajectory) []result {
+	var all []result
+	for _, s := range t.Steps {
+		for i, r := range s.Observation.Results {
+			if r.Status != envs.StatusOK {
+				continue
 			}
-			text, err := json.Marshal(group[0].Has)
+			v, err := envs.DecodeJSON([]byte(r.Text))
 			if err != nil {
-				return err.Error()
+				continue
 			}
-			return string(text)
+			out := result{tool: r.Name, body: v}
+			var args struct{ SQL string }
+			if json.Unmarshal(s.Action.Calls[i].Arguments, &args) == nil && args.SQL != "" {
+				out.words, out.literals = scanSQL(args.SQL)
+			}
+			all = append(all, out)
 		}
 	}
-	return ""
+	return all
+}
+
+// missing names the first group of facts that no result shows, or is empty.
+func missing(evidence [][]Fact, t *envs.Trajectory) (string, error) {
+	results := shown(t)
+groups:
+	for _, group := range evidence {
+		for _, f := range group {
+			for _, r := range results {
+				ok, err := f.in(r)
+				if err != nil {
+					return "", err
+				}
+				if ok {
+					continue groups
+				}
+			}
+		}
+		if len(group) == 0 {
+			return "anything: the task asks for evidence that nothing can give", nil
+		}
+		return group[0].String(), nil
+	}
+	return "", nil
+}
+
+// String says what is to be seen.
+func (f Fact) String() string {
+	if f.Cell != nil {
+		return fmt.Sprintf("%q from %s", f.Cell.Value, strings.Join(f.From, " and "))
+	}
+	text, err := json.Marshal(f.Has)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// in says whether a result shows the fact.
+func (f Fact) in(r result) (bool, error) {
+	if f.Tool != "" && f.Tool != r.tool {
+		return false, nil
+	}
+	if f.Cell == nil {
+		return shows(r.body, f.Has, map[string]bool{}), nil
+	}
+	for _, table := range f.From {
+		if !slices.Contains(r.words, table) {
+			return false, nil
+		}
+	}
+	body, _ := r.body.(map[string]any)
+	rows, isTable := body["rows"].([]any)
+	if !isTable {
+		return false, nil
+	}
+	if f.Cell.Kind == "none" {
+		return len(rows) == 0, nil
+	}
+	for _, l := range r.literals {
+		if spelt, err := f.Cell.Match(l); spelt || err != nil {
+			return false, err
+		}
+	}
+	cells := []any{body["row_count"]}
+	for _, row := range rows {
+		list, _ := row.([]any)
+		cells = append(cells, list...)
+	}
+	for _, c := range cells {
+		switch c.(type) {
+		case string, json.Number:
+			if ok, err := f.Cell.Match(fmt.Sprint(c)); ok || err != nil {
+				return ok, err
+			}
+		}
+	}
+	return false, nil
 }
 
 // shows says whether v is, or holds, an object with the wanted fields; have are those that objects around v have.

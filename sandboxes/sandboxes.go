@@ -18,7 +18,8 @@ type World struct {
 }
 
 // Identity names everything about a provider that can move a score: the version of the world's generator, the major version
-// of a database, the version of a linter. The driver (local or container) is not part of it.
+// of a database, the version of a linter. The driver (local or container) is not part of it. A key that ends in " major" names
+// the major version of a program that the machine provides: another one may word its results otherwise.
 type Identity map[string]string
 
 // Provider leases sandboxes. All methods may be called concurrently. Its contract is tested by sandboxtest.Check.

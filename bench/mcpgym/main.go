@@ -77,13 +77,26 @@ func exitCode(failed, _ int) error {
 	return nil
 }
 
-func openEnv(name string) (bench.Entry, envs.Spec, error) {
+// openEnv opens an environment on a driver, or on its default one. What can be wrong in the input is looked at before
+// anything is started.
+func openEnv(ctx context.Context, name, driver, split string) (envs.Spec, error) {
 	entry, err := bench.FindEnv(name)
 	if err != nil {
-		return entry, envs.Spec{}, err
+		return envs.Spec{}, err
 	}
-	spec, err := entry.Open()
-	return entry, spec, err
+	if driver, err = entry.Driver(driver); err != nil {
+		return envs.Spec{}, err
+	}
+	if err := entry.Split(split); err != nil {
+		return envs.Spec{}, err
+	}
+	return entry.Open(ctx, driver)
+}
+
+// driverFlag adds the choice of a driver to a command.
+func driverFlag(c *cobra.Command, driver *string) {
+	c.Flags().StringVar(driver, "driver", "", "what live sandboxes run on: local, the programs of this machine, or container, a Docker engine (default local)")
+	c.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{"local", "container"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // envNames completes environment names in the shell.
@@ -107,33 +120,27 @@ func envsCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{Use: "envs", Short: "List the environments and policies", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		type item struct {
-			Name   string   `json:"name"`
-			About  string   `json:"about"`
-			Splits []string `json:"splits,omitempty"`
+			Name    string   `json:"name"`
+			About   string   `json:"about"`
+			Splits  []string `json:"splits,omitempty"`
+			Drivers []string `json:"drivers,omitempty"`
 		}
 		var list struct {
 			Envs     []item `json:"envs"`
 			Policies []item `json:"policies"`
 		}
 		for _, e := range bench.Envs() {
-			spec, err := e.Open()
-			if err != nil {
-				return err
-			}
-			list.Envs = append(list.Envs, item{e.Name, e.About, spec.SplitNames()})
-			if err := spec.Sandboxes.Close(); err != nil {
-				return err
-			}
+			list.Envs = append(list.Envs, item{e.Name, e.About, e.Splits, e.Drivers})
 		}
 		for _, b := range bench.Baselines() {
-			list.Policies = append(list.Policies, item{b.Name, b.About, nil})
+			list.Policies = append(list.Policies, item{Name: b.Name, About: b.About})
 		}
 		if asJSON {
 			return printJSON(cmd.OutOrStdout(), list)
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), "environments")
 		for _, e := range list.Envs {
-			fmt.Fprintf(cmd.OutOrStdout(), "  %-14s %s (splits: %s)\n", e.Name, e.About, strings.Join(e.Splits, ", "))
+			fmt.Fprintf(cmd.OutOrStdout(), "  %-14s %s (splits: %s; drivers: %s)\n", e.Name, e.About, strings.Join(e.Splits, ", "), strings.Join(e.Drivers, ", "))
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), "policies")
 		for _, p := range list.Policies {
@@ -153,8 +160,9 @@ func printJSON(w io.Writer, v any) error {
 
 func toolsCommand() *cobra.Command {
 	var asJSON bool
+	var driver string
 	c := &cobra.Command{Use: "tools ENV", Short: "List the tools of an environment, as its server describes them", Args: cobra.ExactArgs(1), ValidArgsFunction: envNames, RunE: func(cmd *cobra.Command, args []string) error {
-		_, spec, err := openEnv(args[0])
+		spec, err := openEnv(cmd.Context(), args[0], driver, "train")
 		if err != nil {
 			return err
 		}
@@ -180,6 +188,7 @@ func toolsCommand() *cobra.Command {
 		}
 		return nil
 	}}
+	driverFlag(c, &driver)
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
@@ -215,7 +224,7 @@ func summarise(row bench.Row) summary {
 }
 
 func runCommand() *cobra.Command {
-	var env, policy, split, file string
+	var env, policy, split, driver, file string
 	var tasks, trials, parallel int
 	var seed uint64
 	var asJSON bool
@@ -231,16 +240,15 @@ func runCommand() *cobra.Command {
 					return fmt.Errorf("--%s is %d, want 1 or more", n.flag, n.value)
 				}
 			}
-			entry, spec, err := openEnv(env)
+			entry, err := bench.FindEnv(env)
 			if err != nil {
 				return err
 			}
-			defer spec.Sandboxes.Close()
+			if driver, err = entry.Driver(driver); err != nil {
+				return err
+			}
 			b, err := bench.FindPolicy(policy)
 			if err != nil {
-				return err
-			}
-			if _, err := spec.Source(split); err != nil {
 				return err
 			}
 			if file != "" {
@@ -248,6 +256,11 @@ func runCommand() *cobra.Command {
 					return err
 				}
 			}
+			spec, err := openEnv(cmd.Context(), env, driver, split)
+			if err != nil {
+				return err
+			}
+			defer spec.Sandboxes.Close()
 			start := time.Now()
 			progress, done := progressBar(cmd.ErrOrStderr(), "play", tasks*trials)
 			r, err := bench.Run(cmd.Context(), bench.Config{Spec: spec, Policy: b.Policy, Name: b.Name, Split: split, Tasks: tasks, Trials: trials, Seed: seed, Parallel: parallel, Progress: progress})
@@ -257,7 +270,7 @@ func runCommand() *cobra.Command {
 			}
 			seconds := time.Since(start).Seconds()
 			if file != "" {
-				r.Provenance = bench.Provenance{Commit: commit(cmd.Context()), Date: time.Now().UTC().Format(time.DateOnly), Drivers: []string{entry.Driver},
+				r.Provenance = bench.Provenance{Commit: commit(cmd.Context()), Date: time.Now().UTC().Format(time.DateOnly), Drivers: []string{driver},
 					Command: fmt.Sprintf("go run ./bench/mcpgym run --env %s --policy %s --split %s --episodes %d --trials %d --seed %d", env, policy, split, tasks, trials, seed)}
 				if err := r.Save(file); err != nil {
 					return err
@@ -281,6 +294,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&env, "env", "", "environment")
 	f.StringVar(&policy, "policy", "", "policy")
 	f.StringVar(&split, "split", "test", "split")
+	driverFlag(c, &driver)
 	f.IntVar(&tasks, "episodes", 100, "tasks to play, from the first of the split")
 	f.IntVar(&trials, "trials", 1, "episodes of each task")
 	f.Uint64Var(&seed, "seed", 1, "seed of the policy's choices")
@@ -323,6 +337,7 @@ func progressBar(w io.Writer, what string, total int) (step func(int), done func
 
 func verifyCommand() *cobra.Command {
 	var parallel int
+	var driver string
 	c := &cobra.Command{
 		Use: "verify RECORD...", Short: "Play records again and compare everything", Args: cobra.MinimumNArgs(1),
 		Long: "Verify plays the actions of each record again, in fresh sandboxes, and compares what was seen, the world's state and the reward.\nA folder stands for the records in it. Exit status 1 means that a record could not be reproduced.",
@@ -333,7 +348,7 @@ func verifyCommand() *cobra.Command {
 			}
 			failed := 0
 			for _, file := range files {
-				ok, err := verify(cmd, file, parallel)
+				ok, err := verify(cmd, file, driver, parallel)
 				if err != nil {
 					return err
 				}
@@ -344,6 +359,7 @@ func verifyCommand() *cobra.Command {
 			return exitCode(failed, len(files)-failed)
 		},
 	}
+	driverFlag(c, &driver)
 	c.Flags().IntVar(&parallel, "parallel", runtime.NumCPU(), "episodes at once")
 	return c
 }
@@ -376,7 +392,7 @@ func recordFiles(args []string) ([]string, error) {
 	return files, nil
 }
 
-func verify(cmd *cobra.Command, file string, parallel int) (bool, error) {
+func verify(cmd *cobra.Command, file, driver string, parallel int) (bool, error) {
 	r, problems, err := bench.Load(file)
 	if err != nil {
 		return false, err
@@ -386,7 +402,7 @@ func verify(cmd *cobra.Command, file string, parallel int) (bool, error) {
 			return false, fmt.Errorf("verify %s: %s; %d of %d episodes can be read", file, p, len(r.Episodes), r.Tasks*r.Trials)
 		}
 	}
-	_, spec, err := openEnv(r.Env)
+	spec, err := openEnv(cmd.Context(), r.Env, driver, r.Split)
 	if err != nil {
 		return false, fmt.Errorf("verify %s: %w", file, err)
 	}

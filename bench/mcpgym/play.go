@@ -22,7 +22,7 @@ const playHelp = `  TOOL key=value ...   call a tool; a value with spaces in dou
   quit                 give up`
 
 func playCommand() *cobra.Command {
-	var split string
+	var split, driver string
 	var index int
 	c := &cobra.Command{
 		Use: "play ENV", Short: "Play an episode yourself, and see how it is scored", Args: cobra.ExactArgs(1), ValidArgsFunction: envNames,
@@ -30,7 +30,7 @@ func playCommand() *cobra.Command {
 			if index < 0 {
 				return fmt.Errorf("--index is %d, want 0 or more", index)
 			}
-			_, spec, err := openEnv(args[0])
+			spec, err := openEnv(cmd.Context(), args[0], driver, split)
 			if err != nil {
 				return err
 			}
@@ -54,6 +54,7 @@ func playCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&split, "split", "train", "split")
+	driverFlag(c, &driver)
 	c.Flags().IntVar(&index, "index", 0, "index of the task in the split")
 	return c
 }

@@ -1,0 +1,104 @@
+package rewards
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+
+	"github.com/mcpgym/mcpgym/envs"
+)
+
+// Assertions is the gate for what the verifier has asked the world at the end: every answer must be the wanted one. Rows are
+// compared as Rows does, without an order. A task that asserts nothing passes; a world that the agent has ended does not.
+func Assertions(weight float64) Component {
+	return Component{"assertions", envs.Gate, weight, func(t *envs.Trajectory) (*float64, string, error) {
+		asked := t.Task.Assertions
+		switch {
+		case len(asked) == 0:
+			return scored(1, "nothing is asserted")
+		case t.End == envs.EndKilled:
+			return scored(0, "the sandbox is gone")
+		case len(t.Probes) != len(asked):
+			return nil, fmt.Sprintf("%d of %d questions were answered", len(t.Probes), len(asked)), nil
+		}
+		for i, a := range asked {
+			if err := t.Probes[i].Err; err != "" { // the agent can cause this: it has dropped a table, say
+				return scored(0, "assertion %d: %s", i, err)
+			}
+			same, err := sameAnswer(a.Want, t.Probes[i].Value)
+			if err != nil {
+				return nil, "", fmt.Errorf("assertion %d: %w", i, err)
+			}
+			if !same {
+				return scored(0, "assertion %d: the world has %.200s, wanted is %.200s", i, t.Probes[i].Value, a.Want)
+			}
+		}
+		return scored(1, "%d of %d hold", len(asked), len(asked))
+	}}
+}
+
+func sameAnswer(want, got []byte) (bool, error) {
+	w, err := envs.DecodeJSON(want)
+	if err != nil {
+		return false, fmt.Errorf("read the wanted answer: %w", err)
+	}
+	g, err := envs.DecodeJSON(got)
+	if err != nil {
+		return false, fmt.Errorf("read the world's answer: %w", err)
+	}
+	gold, isRows := asRows(w)
+	rows, are := asRows(g)
+	if isRows && are {
+		return Rows{Gold: gold}.Match(rows)
+	}
+	return bytes.Equal(envs.Canonical(w), envs.Canonical(g)), nil
+}
+
+// asRows reads a list of lists that is not empty.
+func asRows(v any) ([][]any, bool) {
+	list, ok := v.([]any)
+	if !ok || len(list) == 0 {
+		return nil, false
+	}
+	rows := make([][]any, len(list))
+	for i, e := range list {
+		if rows[i], ok = e.([]any); !ok {
+			return nil, false
+		}
+	}
+	return rows, true
+}
+
+// Collateral is the gate for what the agent has changed: each difference of the world's state against its start must match
+// one of Task.Allow as a whole. A world with more differences than its state lists has changed too much.
+func Collateral(weight float64) Component {
+	return Component{"collateral", envs.Gate, weight, func(t *envs.Trajectory) (*float64, string, error) {
+		switch {
+		case t.End == envs.EndKilled:
+			return scored(0, "the sandbox is gone")
+		case t.State == nil:
+			return nil, "the world shows no state", nil
+		case t.State.More > 0:
+			return scored(0, "%d differences", len(t.State.Diff)+t.State.More)
+		case len(t.State.Diff) == 0:
+			return scored(1, "nothing has changed")
+		}
+		allow := make([]*regexp.Regexp, len(t.Task.Allow))
+		for i, a := range t.Task.Allow {
+			var err error
+			if allow[i], err = regexp.Compile(`^(?s:` + a + `)$`); err != nil {
+				return nil, "", fmt.Errorf("allowed difference %d: %w", i, err)
+			}
+		}
+	lines:
+		for _, line := range t.State.Diff {
+			for _, a := range allow {
+				if a.MatchString(line) {
+					continue lines
+				}
+			}
+			return scored(0, "not asked for: %.200s", line)
+		}
+		return scored(1, "%d differences, all of them part of the task", len(t.State.Diff))
+	}}
+}
