@@ -165,48 +165,91 @@ func (e *Env) Step(ctx context.Context, a Action) (Step, error) {
 			end = EndTime
 		}
 	}
+	var err error
+	if end != "" {
+		end, err = e.look(ctx, end)
+	}
 	s.Terminated = end == EndAnswer || end == EndKilled
 	s.Truncated = end != "" && !s.Terminated
 	e.t.Steps = append(e.t.Steps, s)
-	if end != "" {
-		if err := e.finish(ctx, end); err != nil {
-			return s, err
-		}
-		s.Score = e.t.Score
+	if end == "" || err != nil {
+		return s, err
 	}
+	if err := e.score(ctx); err != nil {
+		return s, err
+	}
+	s.Score = e.t.Score
 	return s, nil
 }
 
 // op names the step that is being made, for errors.
 func (e *Env) op() string { return fmt.Sprintf("step %d of %s", len(e.t.Steps), e.t.Task.ID) }
 
-// finish reads what the verifier needs, out-of-band, and scores the record.
-func (e *Env) finish(ctx context.Context, end End) error {
-	e.done, e.t.End = true, end
+// look ends the episode: it reads what the verifier needs, out-of-band. Where the verifier fails the same calls are played
+// in a fresh sandbox: if it fails there too the agent has done something to it, and has thereby ended its sandbox.
+func (e *Env) look(ctx context.Context, end End) (End, error) {
 	op := "end of " + e.t.Task.ID
-	if end != EndKilled { // nothing is left to look at
-		state, err := sandboxes.StateOf(ctx, e.box)
-		if err == nil {
-			e.t.State = &state
-		} else if !errors.Is(err, errors.ErrUnsupported) {
-			return e.void(ctx, op, sandboxes.FaultVerifier, err)
+	e.done = true
+	if end != EndKilled { // nothing would be left to look at
+		err := e.verify(ctx, e.box)
+		if err != nil && ctx.Err() == nil && e.blinded(ctx) {
+			e.t.State, e.t.Probes, end, err = nil, nil, EndKilled, nil
 		}
-		if n := len(e.t.Task.Assertions); n > 0 {
-			ask := make([]sandboxes.Question, n)
-			for i, as := range e.t.Task.Assertions {
-				ask[i] = as.Ask
-			}
-			if e.t.Probes, err = sandboxes.ProbeOf(ctx, e.box, ask); err != nil {
-				return e.void(ctx, op, sandboxes.FaultVerifier, err)
-			}
-			if len(e.t.Probes) != n {
-				return e.void(ctx, op, sandboxes.FaultVerifier, fmt.Errorf("%d questions, %d answers", n, len(e.t.Probes)))
-			}
+		if err != nil {
+			return end, e.void(ctx, op, sandboxes.FaultVerifier, err)
 		}
 	}
+	e.t.End = end
+	return end, nil
+}
+
+// verify reads state and probes of a sandbox into the record.
+func (e *Env) verify(ctx context.Context, box sandboxes.Sandbox) error {
+	state, err := sandboxes.StateOf(ctx, box)
+	if err == nil {
+		e.t.State = &state
+	} else if !errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	n := len(e.t.Task.Assertions)
+	if n == 0 {
+		return nil
+	}
+	ask := make([]sandboxes.Question, n)
+	for i, as := range e.t.Task.Assertions {
+		ask[i] = as.Ask
+	}
+	if e.t.Probes, err = sandboxes.ProbeOf(ctx, box, ask); err != nil {
+		return err
+	}
+	if len(e.t.Probes) != n {
+		return fmt.Errorf("%d questions, %d answers", n, len(e.t.Probes))
+	}
+	return nil
+}
+
+// blinded says whether the verifier fails in a fresh sandbox, too, once the agent's calls were played there, although it can
+// look at the world before them.
+func (e *Env) blinded(ctx context.Context) bool {
+	if len(e.sent) == 0 {
+		return false
+	}
+	box, err := e.spec.Sandboxes.Lease(ctx, e.t.Task.World)
+	if err != nil {
+		return false
+	}
+	defer box.Close()
+	if e.verify(ctx, box) != nil {
+		return false
+	}
+	results, _ := e.resend(ctx, box)
+	return len(results) == len(e.sent) && e.verify(ctx, box) != nil && ctx.Err() == nil
+}
+
+func (e *Env) score(ctx context.Context) error {
 	score, err := e.spec.Reward.Score(e.t)
 	if err != nil {
-		return e.void(ctx, op, sandboxes.FaultVerifier, fmt.Errorf("score: %w", err))
+		return e.void(ctx, "end of "+e.t.Task.ID, sandboxes.FaultVerifier, fmt.Errorf("score: %w", err))
 	}
 	e.t.Score = &score
 	return nil
@@ -391,6 +434,11 @@ func (e *Env) replay(ctx context.Context) (results []CallResult, died bool) {
 		return nil, false
 	}
 	defer box.Close()
+	return e.resend(ctx, box)
+}
+
+// resend plays the calls of the episode in another sandbox. died says that it died in the turn that is being made.
+func (e *Env) resend(ctx context.Context, box sandboxes.Sandbox) (results []CallResult, died bool) {
 	for i, s := range e.sent {
 		r := CallResult{Name: s.name, IsError: true}
 		if err := e.send(ctx, box.Session(), e.ts.byName[s.name], Call{Name: s.name, Arguments: s.args}, &r); err != nil {

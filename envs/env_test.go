@@ -141,6 +141,9 @@ func (w *shop) crash(_ context.Context, in struct{ Name string }) (any, error) {
 func (w *shop) State(context.Context) (sandboxes.State, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.goods["trap"] != "" || w.in.diesAt[fmt.Sprintf("%d/state", w.lease)] {
+		return sandboxes.State{}, errors.New("the verifier's session has ended")
+	}
 	data, err := json.Marshal(w.goods)
 	return sandboxes.State{Hash: string(data)}, err
 }
@@ -628,6 +631,55 @@ func TestVerifierFails(t *testing.T) {
 			require.True(t, step.Terminated)
 			require.Nil(t, step.Score)
 			require.Len(t, env.Trajectory().Steps, 1)
+		})
+	}
+}
+
+// An agent that makes the verifier fail has ended its sandbox: that is its failure, not a void episode.
+func TestAgentBlindsTheVerifier(t *testing.T) {
+	trap := turn(call("", "put", `{"name":"trap","text":"x"}`))
+	for _, c := range []struct {
+		name    string
+		diesAt  []string
+		actions []envs.Action
+		void    bool
+	}{
+		{"and answers", nil, []envs.Action{trap, done}, false},
+		{"and runs out of turns", nil, slices.Repeat([]envs.Action{trap}, 4), false},
+		{"by chance", []string{"1/state"}, []envs.Action{turn(getSeed), done}, true},
+		{"without a call", []string{"1/state"}, []envs.Action{done}, true},
+		{"where the verifier always fails", []string{"1/state", "2/state"}, []envs.Action{turn(getSeed), done}, true},
+		{"where the fresh sandbox dies", []string{"1/state", "2/1"}, []envs.Action{trap, done}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &shops{diesAt: map[string]bool{}}
+			for _, at := range c.diesAt {
+				s.diesAt[at] = true
+			}
+			spec := specOf(s.provider(t))
+			spec.Limits.Turns = 4
+			env := reset(t, spec)
+			var step envs.Step
+			var err error
+			for _, a := range c.actions {
+				step, err = env.Step(t.Context(), a)
+			}
+			require.Len(t, env.Trajectory().Steps, len(c.actions))
+			if c.void {
+				requireVoid(t, env, sandboxes.FaultVerifier, err)
+				return
+			}
+			require.NoError(t, err)
+			require.True(t, step.Terminated)
+			require.False(t, step.Truncated)
+			tr := env.Trajectory()
+			require.Equal(t, envs.EndKilled, tr.End)
+			require.Equal(t, step, func() envs.Step { last := tr.Steps[len(tr.Steps)-1]; last.Score = tr.Score; return last }())
+			require.Nil(t, tr.Void)
+			require.Nil(t, tr.State)
+			require.False(t, step.Score.Success)
+			require.NoError(t, env.Close())
+			require.EqualValues(t, 2, s.closed.Load())
 		})
 	}
 }

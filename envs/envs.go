@@ -6,6 +6,7 @@
 package envs
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -119,7 +120,7 @@ type End string
 
 const (
 	EndAnswer End = "answer" // terminated: the agent gave its final answer
-	EndKilled End = "killed" // terminated: the agent ended its own sandbox
+	EndKilled End = "killed" // terminated: the agent ended its own sandbox, or what the verifier sees of it
 	EndTurns  End = "turns"  // truncated: no turn left
 	EndCalls  End = "calls"  // truncated: a call was asked for when none was left
 	EndTime   End = "time"   // truncated: no time left
@@ -193,6 +194,13 @@ var ErrUnscored = errors.New("not scored")
 // an environment is not made with one that is not valid.
 type Reward interface {
 	Score(t *Trajectory) (Score, error)
+}
+
+// GroupReward scores episodes of one task, all of one group at once, for a trainer. It gives one score for each trajectory, in
+// their order; nil means not scored, which is not 0. Unlike a Reward it may ask outside, a judge for example: what it says
+// never enters the leaderboard. An error is ctx's, or says that the reward or the group is not usable as given.
+type GroupReward interface {
+	ScoreGroup(ctx context.Context, group []*Trajectory) ([]*Score, error)
 }
 
 // Limits bound an episode. They are part of an environment's identity and of the record.
