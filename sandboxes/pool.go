@@ -72,7 +72,7 @@ func (p *Pool) refill() {
 
 func (w World) key() string { return fmt.Sprintf("%d %s", w.Seed, w.Setup) }
 
-// Lease takes a ready sandbox of the world, or makes one.
+// Lease takes a ready sandbox of the world, or makes one. Ready ones that have died meanwhile are closed.
 func (p *Pool) Lease(ctx context.Context, w World) (Sandbox, error) {
 	s, err := p.take(ctx, w.key())
 	if err != nil {
@@ -111,6 +111,14 @@ func (p *Pool) take(ctx context.Context, key string) (Sandbox, error) {
 		}
 		if n := len(p.ready[key]); n > 0 {
 			s := p.ready[key][n-1]
+			if !AliveOf(s) {
+				dead := p.bury()
+				p.mu.Unlock()
+				for _, s := range dead {
+					_ = s.Close() // whatever is wrong with it, its world is gone
+				}
+				continue
+			}
 			p.ready[key] = p.ready[key][:n-1]
 			p.nready--
 			if n == 1 {
@@ -135,6 +143,24 @@ func (p *Pool) take(ctx context.Context, key string) (Sandbox, error) {
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// bury takes the dead from those that are ready: what has ended one has often ended others. The caller holds mu.
+func (p *Pool) bury() (dead []Sandbox) {
+	for key, ss := range p.ready {
+		p.ready[key] = slices.DeleteFunc(ss, func(s Sandbox) bool {
+			if AliveOf(s) {
+				return false
+			}
+			dead = append(dead, s)
+			return true
+		})
+		if len(p.ready[key]) == 0 {
+			delete(p.ready, key)
+		}
+	}
+	p.nready -= len(dead)
+	return dead
 }
 
 // Prefetch queues worlds for the worker. It keeps at most four times the pool's size: what is announced too early is made
@@ -203,6 +229,13 @@ func (l *pooled) Probe(ctx context.Context, ask []Question) ([]Answer, error) {
 }
 
 func (l *pooled) State(ctx context.Context) (State, error) { return StateOf(ctx, l.Sandbox) }
+
+// AliveOf asks a sandbox, or what it holds, whether it can still be used: by its method Alive() bool, where it has one. It is
+// asked before anybody uses it; what cannot die while it waits needs no such method.
+func AliveOf(v any) bool {
+	a, ok := v.(interface{ Alive() bool })
+	return !ok || a.Alive()
+}
 
 // ProbeOf asks a sandbox, or anything else that may be a Prober. Where it is none the error wraps errors.ErrUnsupported.
 func ProbeOf(ctx context.Context, v any, ask []Question) ([]Answer, error) {

@@ -64,7 +64,10 @@ type box struct {
 	world  sandboxes.World
 	closed atomic.Int32
 	fail   error
+	dead   atomic.Bool
 }
+
+func (b *box) Alive() bool { return !b.dead.Load() }
 
 func (b *box) Session() sandboxes.Session { return b }
 
@@ -279,6 +282,39 @@ func TestPoolClose(t *testing.T) {
 		require.Equal(t, sandboxes.FaultLease, f.Kind)
 		require.Equal(t, 3, m.opened())
 	})
+}
+
+// What has died in the pool is not handed out, and leaves its place to others.
+func TestPoolBuriesTheDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &maker{}
+		p := sandboxes.NewPool(nil, 3, m.open)
+		defer p.Close()
+		p.Prefetch(worlds(1, 1, 2, 3, 4)...)
+		synctest.Wait()
+		require.Equal(t, 3, p.Ready())
+		for _, b := range m.boxes { // those of world 1, and that of world 2
+			b.dead.Store(true)
+			b.fail = errors.New("the server has died")
+		}
+		l, err := p.Lease(t.Context(), sandboxes.World{Seed: 1})
+		require.NoError(t, err)
+		synctest.Wait()
+		for _, b := range m.boxes[:3] {
+			require.EqualValues(t, 1, b.closed.Load(), "of world %d", b.world.Seed)
+		}
+		require.Equal(t, 2, p.Ready(), "worlds 3 and 4")
+		require.Equal(t, 6, m.opened(), "the lease is a new one")
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestAliveOf(t *testing.T) {
+	b := &box{}
+	require.True(t, sandboxes.AliveOf(b))
+	b.dead.Store(true)
+	require.False(t, sandboxes.AliveOf(b))
+	require.True(t, sandboxes.AliveOf(struct{}{}), "what has no opinion")
 }
 
 // TestPoolRace has nothing to say but under the race detector: everything at once, and then the pool is closed.

@@ -37,6 +37,13 @@ const (
 	patience = 30 * time.Second
 )
 
+var (
+	// ErrNoEngine is wrapped by the errors of Open where no engine answers.
+	ErrNoEngine = errors.New("no Docker engine answers")
+	// ErrNoImage is wrapped by the errors of Run where the engine lacks the image.
+	ErrNoImage = errors.New("the engine does not have the image")
+)
+
 // Engine is a Docker engine that answers. Its methods may be called concurrently.
 type Engine struct {
 	cli *testcontainers.DockerClient
@@ -57,7 +64,7 @@ func Open(ctx context.Context) (*Engine, error) {
 		_, err = cli.Ping(ctx, client.PingOptions{})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("no Docker engine answers (%s): make deps installs and starts one", strings.Join(strings.Fields(err.Error()), " "))
+		return nil, fmt.Errorf("%w (%s): make deps installs and starts one", ErrNoEngine, strings.Join(strings.Fields(err.Error()), " "))
 	}
 	e := &Engine{cli}
 	if _, err := e.Sweep(ctx); err != nil {
@@ -174,7 +181,7 @@ func (e *Engine) run(caller context.Context, cfg Config) (*Container, error) {
 	ctx, cancel := fresh(caller)
 	defer cancel()
 	if _, err := e.cli.ImageInspect(ctx, cfg.Image); errdefs.IsNotFound(err) {
-		return nil, errors.New("the engine does not have the image: make images builds ours")
+		return nil, fmt.Errorf("%w: make images builds ours", ErrNoImage)
 	} else if err != nil {
 		return nil, err
 	}

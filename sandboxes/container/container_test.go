@@ -246,7 +246,7 @@ func query(t *testing.T, dir, sql string) string {
 
 func TestPostgres(t *testing.T) {
 	engine(t)
-	dir, stop, err := Postgres(t.Context(), PostgresImage, "work_mem=1MB")
+	dir, _, stop, err := Postgres(t.Context(), PostgresImage, "work_mem=1MB")
 	require.NoError(t, err)
 	defer stop()
 	require.Equal(t, "1MB", query(t, dir, "show work_mem"))
@@ -264,7 +264,7 @@ func TestPostgres(t *testing.T) {
 // A container without its server is of no use, and nobody would know.
 func TestPostgresKilled(t *testing.T) {
 	engine(t)
-	dir, stop, err := Postgres(t.Context(), PostgresImage)
+	dir, _, stop, err := Postgres(t.Context(), PostgresImage)
 	require.NoError(t, err)
 	defer stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -281,10 +281,10 @@ func TestPostgresKilled(t *testing.T) {
 
 func TestPostgresErrors(t *testing.T) {
 	engine(t)
-	_, stop, err := Postgres(t.Context(), PostgresImage, "no_such_thing=1")
+	_, _, stop, err := Postgres(t.Context(), PostgresImage, "no_such_thing=1")
 	require.ErrorContains(t, err, "unrecognized configuration parameter")
 	require.Nil(t, stop)
-	_, _, err = Postgres(t.Context(), "mcpgym/nothing:1")
+	_, _, _, err = Postgres(t.Context(), "mcpgym/nothing:1")
 	require.ErrorContains(t, err, "make images")
 	// Whenever the caller loses interest.
 	cycles := 6
@@ -293,7 +293,7 @@ func TestPostgresErrors(t *testing.T) {
 	}
 	for i := range cycles {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i*40)*time.Millisecond)
-		_, stop, err := Postgres(ctx, PostgresImage)
+		_, _, stop, err := Postgres(ctx, PostgresImage)
 		cancel()
 		if err == nil {
 			require.NoError(t, stop())
@@ -313,7 +313,7 @@ func TestPostgresTimes(t *testing.T) {
 	var start, end []time.Duration
 	for range cycles {
 		t0 := time.Now()
-		dir, stop, err := Postgres(t.Context(), PostgresImage)
+		dir, _, stop, err := Postgres(t.Context(), PostgresImage)
 		require.NoError(t, err)
 		query(t, dir, "select 'on'")
 		start = append(start, time.Since(t0))
@@ -339,7 +339,7 @@ func own() {
 		_, err = e.Run(ctx, Config{Image: PostgresImage, Entrypoint: []string{"sleep", "600"}})
 	}
 	if err == nil {
-		_, _, err = Postgres(ctx, PostgresImage)
+		_, _, _, err = Postgres(ctx, PostgresImage)
 	}
 	fmt.Println("owner:", err)
 	time.Sleep(time.Minute)

@@ -15,9 +15,11 @@ import (
 // PostgresImage is what sandboxes/images makes.
 const PostgresImage = "mcpgym/postgres"
 
-// Sizes of a server: its data lies in memory, and counts as memory. Sixty worlds of the smallest size fill half of it.
+// Sizes of a server: its data lies in memory, and counts as memory. Worlds have a room of their own, which sixty of the
+// smallest size fill by half: a server that finds no room for a world says so and goes on, without any for itself it ends.
 const (
-	postgresData   = 1 << 30
+	postgresData   = 512 << 20
+	postgresWorlds = 1 << 30
 	postgresMemory = 2 << 30
 )
 
@@ -25,17 +27,17 @@ const dirPrefix = "mcpgym-postgres-"
 
 // Postgres starts a server of an image made by sandboxes/images, and returns when it takes connections: on a Unix socket in
 // socketDir, as user postgres, a superuser without a password. The folder is private to this process's user. Its data lies
-// in memory. Settings are "name=value". stop ends the server at once, and everything of it; it may be called twice.
-// The server also ends with this process.
-func Postgres(ctx context.Context, image string, settings ...string) (socketDir string, stop func() error, err error) {
+// in memory. Settings are "name=value". ended is closed when the server has ended, however that came. stop ends it at once,
+// running or not, and everything of it; it may be called twice. The server also ends with this process.
+func Postgres(ctx context.Context, image string, settings ...string) (socketDir string, ended <-chan struct{}, stop func() error, err error) {
 	e, err := Open(ctx)
 	if err != nil {
-		return "", nil, err
+		return "", nil, nil, err
 	}
 	// The engine gives the folder to the server's user, who is nobody here: open to all, in one that is open to us alone.
 	dir, err := os.MkdirTemp("", dirPrefix+"*")
 	if err != nil {
-		return "", nil, errors.Join(err, e.Close())
+		return "", nil, nil, errors.Join(err, e.Close())
 	}
 	socketDir = filepath.Join(dir, "s")
 	var c *Container
@@ -46,8 +48,8 @@ func Postgres(ctx context.Context, image string, settings ...string) (socketDir 
 		}
 		return errors.Join(err, os.RemoveAll(dir), e.Close())
 	})
-	fail := func(err error) (string, func() error, error) {
-		return "", nil, errors.Join(fmt.Errorf("start Postgres: %w", err), stop())
+	fail := func(err error) (string, <-chan struct{}, func() error, error) {
+		return "", nil, nil, errors.Join(fmt.Errorf("start Postgres: %w", err), stop())
 	}
 	err = errors.Join(
 		os.WriteFile(filepath.Join(dir, "owner"), []byte(self()), 0o600),
@@ -64,7 +66,7 @@ func Postgres(ctx context.Context, image string, settings ...string) (socketDir 
 	log := &serverLog{ready: make(chan struct{})}
 	c, err = e.Run(ctx, Config{
 		Image: image, Args: args, User: "70:70", Memory: postgresMemory, PIDs: 512, CPUs: 2,
-		Tmpfs: map[string]int64{"/data": postgresData, "/tmp": 16 << 20}, Binds: []string{socketDir + ":/run/postgresql"}, Stderr: log,
+		Tmpfs: map[string]int64{"/data": postgresData, "/data/worlds": postgresWorlds, "/tmp": 16 << 20}, Binds: []string{socketDir + ":/run/postgresql"}, Stderr: log,
 	})
 	if err != nil {
 		return fail(err)
@@ -82,7 +84,7 @@ func Postgres(ctx context.Context, image string, settings ...string) (socketDir 
 		return fail(fmt.Errorf("the engine does not share folders with this machine, run Postgres without it: %w", err))
 	}
 	_ = conn.Close()
-	return socketDir, stop, nil
+	return socketDir, c.ended, stop, nil
 }
 
 // serverLog keeps the end of a server's log, and tells when it takes connections.

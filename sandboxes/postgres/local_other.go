@@ -15,5 +15,5 @@ func unprivileged() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 }
 
-// freeMemory has nothing to do where the system's numbers for it are not known.
-func freeMemory(string) {}
+// bury has nothing to do where the system does not show what a server has left.
+func bury(string) {}

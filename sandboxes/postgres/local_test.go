@@ -2,13 +2,11 @@ package postgres
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +24,7 @@ func TestOwner(t *testing.T) {
 	}
 	s, err := Local(t.Context())
 	require.NoError(t, err)
-	fmt.Printf("server %s %d\n", s.dir, postmaster(t, s))
+	fmt.Printf("server %s %d\n", current(t, s).Dir, postmaster(t, s))
 	select {}
 }
 
@@ -65,38 +63,6 @@ func TestOwnerKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	require.NoDirExists(t, dir, "the next server removes what was left")
-}
-
-// A start that is cancelled, whenever that happens, leaves no process and no folder.
-func TestCasesStart(t *testing.T) {
-	s := local(t)
-	parent := filepath.Dir(s.dir)
-	servers := func() (dirs []string) {
-		dirs, err := filepath.Glob(filepath.Join(parent, prefix+strconv.Itoa(os.Getpid())+"-*"))
-		require.NoError(t, err)
-		return dirs
-	}
-	before := servers()
-	t.Run("C111", func(t *testing.T) {
-		for _, d := range []time.Duration{0, 50, 200, 350, 450} {
-			ctx, cancel := context.WithTimeout(t.Context(), d*time.Millisecond)
-			s, err := Local(ctx)
-			cancel()
-			if err == nil {
-				require.NoError(t, s.Close())
-				continue
-			}
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-		}
-		require.Equal(t, before, servers())
-		procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
-		require.NoError(t, err)
-		for _, p := range procs {
-			if args, err := os.ReadFile(p); err == nil && !strings.Contains(string(args), s.dir) {
-				require.NotContains(t, string(args), prefix+strconv.Itoa(os.Getpid())+"-", p)
-			}
-		}
-	})
 }
 
 func TestPrograms(t *testing.T) {

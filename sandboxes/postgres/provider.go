@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -36,23 +35,24 @@ type Provider struct {
 }
 
 // New returns a provider of the worlds that schema describes. It keeps up to size of those that were announced ready, each
-// with a session that is already warm. The major version of Postgres is added to id. The server stays the caller's.
-func New(ctx context.Context, s *Server, id sandboxes.Identity, schema Schema, size int) (*Provider, error) {
-	var version string
-	err := s.control(ctx, func(c *pgconn.PgConn) error {
-		version = c.ParameterStatus("server_version")
-		return nil
-	})
+// with a session that is already warm. It serves the named tools, all where none is named. The major version of Postgres is
+// added to id. The server stays the caller's.
+func New(ctx context.Context, s *Server, id sandboxes.Identity, schema Schema, size int, tools ...string) (*Provider, error) {
+	version, err := s.version(ctx)
 	if err != nil {
 		return nil, sandboxes.NewFault(sandboxes.FaultLease, "reach the Postgres server", err)
+	}
+	mcp, err := newServer(tools)
+	if err != nil {
+		return nil, err
 	}
 	all := maps.Clone(id)
 	if all == nil {
 		all = sandboxes.Identity{}
 	}
-	all["postgres"], _, _ = strings.Cut(version, ".")
+	all["postgres major"], _, _ = strings.Cut(version, ".")
 	all["postgres tools"] = Version
-	tools, err := mcpmem.New(newServer(), all, func(sandboxes.World) (*lease, error) {
+	served, err := mcpmem.New(mcp, all, func(sandboxes.World) (*lease, error) {
 		return nil, errors.New("databases are served, not opened")
 	})
 	if err != nil {
@@ -67,9 +67,22 @@ func New(ctx context.Context, s *Server, id sandboxes.Identity, schema Schema, s
 		if err != nil {
 			return nil, cause(ctx, err)
 		}
-		return tools.Serve(l), nil
+		return served.Serve(l), nil
 	})
-	return &Provider{pool, tools}, nil
+	return &Provider{pool, served}, nil
+}
+
+// version is that of the Postgres that runs.
+func (s *Server) version(ctx context.Context) (version string, err error) {
+	c, err := s.live(ctx)
+	if err != nil {
+		return "", err
+	}
+	err = c.control(ctx, func(_ context.Context, admin *pgconn.PgConn) error {
+		version = admin.ParameterStatus("server_version")
+		return nil
+	})
+	return version, err
 }
 
 // cause adds the end of the context to what the server says of a statement that was cancelled for it.
@@ -83,118 +96,20 @@ func cause(ctx context.Context, err error) error {
 // Close drops every database and role that was leased.
 func (p *Provider) Close() error { return errors.Join(p.Pool.Close(), p.tools.Close()) }
 
-// template is a database that is cloned, and what is known of its clones.
-type template struct {
-	name string
-	busy chan struct{} // held by whoever changes the fields below
-
-	complete bool              // the database exists and is whole
-	readers  bool              // the database that readers share exists and is whole
-	start    map[bool][]string // state at the start, by readOnly
-	idle     []*client         // readers that were used and are as new
-}
-
-func (t *template) lock(ctx context.Context) error {
-	select {
-	case t.busy <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (t *template) unlock() { <-t.busy }
-
-func (t *template) readersName() string { return t.name + "_ro" }
-
-// template returns the template of a setup, built when it is first asked for. A build that failed is done anew.
-func (s *Server) template(ctx context.Context, setup string) (*template, error) {
-	name := fmt.Sprintf("t%.6x", sha256.Sum256([]byte(setup)))
-	s.mu.Lock()
-	t := s.templates[name]
-	if t == nil {
-		t = &template{name: name, busy: make(chan struct{}, 1), start: map[bool][]string{}}
-		s.templates[name] = t
-	}
-	s.mu.Unlock()
-	if err := t.lock(ctx); err != nil {
-		return nil, err
-	}
-	defer t.unlock()
-	if t.complete {
-		return t, nil
-	}
-	if err := s.build(ctx, name, setup); err != nil {
-		return nil, fmt.Errorf("build template %s: %w", name, err)
-	}
-	t.complete = true
-	return t, nil
-}
-
-func (s *Server) build(ctx context.Context, name, setup string) error {
-	if err := s.dropDatabase(ctx, name); err != nil {
-		return err
-	}
-	if err := s.exec(ctx, "CREATE DATABASE "+name+" TEMPLATE template0 STRATEGY FILE_COPY",
-		"REVOKE CONNECT, TEMPORARY ON DATABASE "+name+" FROM PUBLIC; GRANT CREATE, TEMPORARY ON DATABASE "+name+" TO "+owner); err != nil {
-		return err
-	}
-	err := s.as(ctx, superuser, name, func(c *pgconn.PgConn) error {
-		if err := run(ctx, c, "ALTER SCHEMA public OWNER TO "+owner+"; SET SESSION AUTHORIZATION "+owner); err != nil {
-			return err
-		}
-		if err := run(ctx, c, setup); err != nil {
-			return fmt.Errorf("setup: %w", err)
-		}
-		for _, q := range []string{"DISCARD ALL", "ANALYZE"} {
-			if err := run(ctx, c, q); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if err := s.deserted(ctx, name); err != nil {
-		return err
-	}
-	return s.exec(ctx, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false") // a session on a template makes cloning it fail
-}
-
-// as runs f on a session of its own.
-func (s *Server) as(ctx context.Context, user, database string, f func(*pgconn.PgConn) error) error {
-	c, err := s.connect(ctx, user, database)
-	if err != nil {
-		return err
-	}
-	defer hangUp(c)
-	return f(c)
-}
-
-// clone makes a database from a template; nobody may connect to it yet.
-func (s *Server) clone(ctx context.Context, name string, t *template, grants string) error {
-	err := s.exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+t.name+" STRATEGY FILE_COPY",
-		"REVOKE CONNECT, TEMPORARY ON DATABASE "+name+" FROM PUBLIC; GRANT CONNECT ON DATABASE "+name+" TO "+verifier+grants)
-	if err != nil {
-		return fmt.Errorf("clone %s as %s: %w", t.name, name, err)
-	}
-	return nil
-}
-
 // open makes a lease.
-func (s *Server) open(ctx context.Context, setup string, readOnly bool) (*lease, error) {
-	t, err := s.template(ctx, setup)
+func (c *cluster) open(ctx context.Context, setup string, readOnly bool) (*lease, error) {
+	t, err := c.template(ctx, setup)
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.client(ctx, t, readOnly)
+	agent, err := c.client(ctx, t, readOnly)
 	if err != nil {
+		c.release(t)
 		return nil, err
 	}
 	life, end := context.WithCancel(context.Background())
-	l := &lease{client: c, life: life, end: end, busy: make(chan struct{}, 1), looking: make(chan struct{}, 1)}
-	if err := l.begin(ctx); err != nil {
+	l := &lease{client: agent, life: life, end: end, busy: make(chan struct{}, 1), looking: make(chan struct{}, 1)}
+	if err := errors.Join(l.begin(ctx), c.evict(ctx, maxTemplates)); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
@@ -202,7 +117,7 @@ func (s *Server) open(ctx context.Context, setup string, readOnly bool) (*lease,
 
 // client is a role with what it may use: the lease's part that lives in the server.
 type client struct {
-	s        *Server
+	pg       *cluster
 	t        *template
 	role     string
 	database string // the role's own has its name
@@ -213,24 +128,24 @@ type client struct {
 }
 
 // client makes a role, for writers with a database of its own, and opens its session.
-func (s *Server) client(ctx context.Context, t *template, readOnly bool) (*client, error) {
+func (c *cluster) client(ctx context.Context, t *template, readOnly bool) (*client, error) {
 	if readOnly {
-		if c, err := s.reuse(ctx, t); c != nil || err != nil {
-			return c, err
+		if r, err := c.reuse(ctx, t); r != nil || err != nil {
+			return r, err
 		}
 	}
-	s.mu.Lock()
-	s.count++
-	name := fmt.Sprintf("%s_%d", t.name, s.count)
-	s.mu.Unlock()
-	c := &client{s: s, t: t, role: name, database: name, readOnly: readOnly}
+	c.mu.Lock()
+	c.count++
+	name := fmt.Sprintf("%s_%d", t.name, c.count)
+	c.mu.Unlock()
+	made := &client{pg: c, t: t, role: name, database: name, readOnly: readOnly}
 	if readOnly {
-		c.database = t.readersName()
+		made.database = t.readersName()
 	}
-	if err := c.make(ctx); err != nil {
-		return nil, errors.Join(err, c.drop())
+	if err := made.make(ctx); err != nil {
+		return nil, errors.Join(err, made.drop())
 	}
-	return c, nil
+	return made, nil
 }
 
 func (c *client) make(ctx context.Context) error {
@@ -239,14 +154,14 @@ func (c *client) make(ctx context.Context) error {
 	if c.readOnly {
 		role += "ALTER ROLE " + c.role + " SET default_transaction_read_only = on; GRANT CONNECT ON DATABASE " + c.database + " TO " + c.role
 	}
-	if err := c.s.exec(ctx, role); err != nil {
+	if err := c.pg.exec(ctx, role); err != nil {
 		return fmt.Errorf("create role %s: %w", c.role, err)
 	}
 	if !c.readOnly {
-		if err := c.s.clone(ctx, c.database, c.t, "; GRANT CONNECT, CREATE, TEMPORARY ON DATABASE "+c.database+" TO "+c.role); err != nil {
+		if err := c.pg.clone(ctx, c.database, c.t, "; GRANT CONNECT, CREATE, TEMPORARY ON DATABASE "+c.database+" TO "+c.role); err != nil {
 			return err
 		}
-		err := c.s.as(ctx, superuser, c.database, func(su *pgconn.PgConn) error {
+		err := c.pg.as(ctx, superuser, c.database, func(su *pgconn.PgConn) error {
 			return run(ctx, su, "REASSIGN OWNED BY "+owner+" TO "+c.role)
 		})
 		if err != nil {
@@ -258,7 +173,7 @@ func (c *client) make(ctx context.Context) error {
 
 // connect opens the agent's session and warms it: a session's first look at the catalogs is slow.
 func (c *client) connect(ctx context.Context) error {
-	agent, err := c.s.connect(ctx, c.role, c.database)
+	agent, err := c.pg.connect(ctx, c.role, c.database)
 	if err != nil {
 		return err
 	}
@@ -271,14 +186,22 @@ func (c *client) connect(ctx context.Context) error {
 	return nil
 }
 
-// drop frees the client. Every step is tried, whatever became of those before.
-func (c *client) drop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), releasing)
-	defer cancel()
+func (c *client) hangUp() {
 	for _, conn := range []*pgconn.PgConn{c.agent, c.verifier} {
 		if conn != nil {
 			hangUp(conn)
 		}
+	}
+}
+
+// drop frees the client. Every step is tried, whatever became of those before. What a cluster that has failed still holds,
+// goes with it.
+func (c *client) drop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), releasing)
+	defer cancel()
+	c.hangUp()
+	if !c.pg.alive() {
+		return nil
 	}
 	var errs []error
 	forget := "DROP ROLE IF EXISTS " + c.role
@@ -286,10 +209,13 @@ func (c *client) drop() error {
 		forget = "DO $$ BEGIN IF EXISTS (SELECT FROM pg_roles WHERE rolname = '" + c.role + "') THEN REVOKE ALL ON DATABASE " +
 			c.database + " FROM " + c.role + "; DROP ROLE " + c.role + "; END IF; END $$"
 	} else {
-		errs = append(errs, c.s.dropDatabase(ctx, c.database))
+		errs = append(errs, c.pg.dropDatabase(ctx, c.database))
 	}
-	if err := c.s.exec(ctx, forget); err != nil {
+	if err := c.pg.exec(ctx, forget); err != nil {
 		errs = append(errs, fmt.Errorf("drop role %s: %w", c.role, err))
+	}
+	if !c.pg.alive() {
+		return nil
 	}
 	return errors.Join(errs...)
 }
@@ -298,61 +224,41 @@ func (c *client) drop() error {
 const maxIdle = 16
 
 // reuse takes a reader that was used, or makes sure that there is the database for a new one.
-func (s *Server) reuse(ctx context.Context, t *template) (*client, error) {
+func (c *cluster) reuse(ctx context.Context, t *template) (*client, error) {
 	if err := t.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer t.unlock()
 	for n := len(t.idle); n > 0; n = len(t.idle) {
-		c := t.idle[n-1]
+		r := t.idle[n-1]
 		t.idle = t.idle[:n-1]
-		if !c.agent.IsClosed() {
-			return c, nil
+		if !cut(r.agent) {
+			return r, nil
 		}
-		if err := c.drop(); err != nil {
+		if err := r.drop(); err != nil {
 			return nil, err
 		}
 	}
-	if t.readers {
+	if t.databases == 2 {
 		return nil, nil
 	}
 	name := t.readersName()
-	if err := s.dropDatabase(ctx, name); err != nil {
+	if err := c.dropDatabase(ctx, name); err != nil {
 		return nil, err
 	}
-	if err := s.clone(ctx, name, t, ""); err != nil {
+	if err := c.clone(ctx, name, t, ""); err != nil {
 		return nil, err
 	}
-	if err := s.as(ctx, superuser, name, func(c *pgconn.PgConn) error { return run(ctx, c, readersSQL) }); err != nil {
+	if err := c.as(ctx, superuser, name, func(su *pgconn.PgConn) error { return run(ctx, su, readersSQL) }); err != nil {
 		return nil, fmt.Errorf("make database %s fit for readers: %w", name, err)
 	}
-	t.readers = true
+	c.holds(t, 2)
 	return nil, nil
 }
 
-// readersSQL lets everybody who may connect read, and takes from them what the setup or Postgres itself lets everybody do
-// that another reader could notice. Definitions cannot be changed at all: ALTER DEFAULT PRIVILEGES, for one, needs no right.
-const readersSQL = `DO $$
-DECLARE x text;
-BEGIN
-FOR x IN SELECT quote_ident(nspname) FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
-	EXECUTE 'REVOKE ALL ON SCHEMA ' || x || ' FROM PUBLIC; GRANT USAGE ON SCHEMA ' || x || ' TO PUBLIC';
-	EXECUTE 'REVOKE ALL ON ALL TABLES IN SCHEMA ' || x || ' FROM PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA ' || x || ' TO PUBLIC';
-	EXECUTE 'REVOKE ALL ON ALL SEQUENCES IN SCHEMA ' || x || ' FROM PUBLIC; GRANT SELECT ON ALL SEQUENCES IN SCHEMA ' || x || ' TO PUBLIC';
-END LOOP;
-FOR x IN SELECT oid::regprocedure FROM pg_proc WHERE prosecdef
-	OR proname ~ '^(lo_|lowrite|loread|pg_(try_)?advisory_|pg_notify|pg_export_snapshot)' LOOP
-	EXECUTE 'REVOKE EXECUTE ON ROUTINE ' || x || ' FROM PUBLIC';
-END LOOP;
-END $$;
-CREATE SCHEMA mcpgym;
-CREATE FUNCTION mcpgym.refuse() RETURNS event_trigger LANGUAGE plpgsql AS
-	$$ BEGIN RAISE insufficient_privilege USING MESSAGE = 'permission denied: this database is read-only'; END $$;
-CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION mcpgym.refuse()`
-
 // keep puts a reader back if it is as new: its session is reset and its role unchanged.
 func (c *client) keep(ctx context.Context) bool {
-	if c.agent.IsClosed() || run(ctx, c.agent, "ROLLBACK") != nil || run(ctx, c.agent, "DISCARD ALL") != nil {
+	if c.agent.IsClosed() || c.pg.renew(ctx, c.agent) != nil {
 		return false
 	}
 	version, err := c.roleVersion(ctx)
@@ -363,7 +269,7 @@ func (c *client) keep(ctx context.Context) bool {
 		return false
 	}
 	defer c.t.unlock()
-	if len(c.t.idle) >= maxIdle {
+	if len(c.t.idle) >= maxIdle || !c.pg.alive() {
 		return false
 	}
 	c.t.idle = append(c.t.idle, c)
@@ -372,7 +278,7 @@ func (c *client) keep(ctx context.Context) bool {
 
 // roleVersion changes when anything about the role does: a role may change its own settings and password.
 func (c *client) roleVersion(ctx context.Context) (v string, err error) {
-	err = c.s.control(ctx, func(su *pgconn.PgConn) error {
+	err = c.pg.control(ctx, func(ctx context.Context, su *pgconn.PgConn) error {
 		rows, err := query(ctx, su, `SELECT r.xmin || ' ' || (SELECT string_agg(s.xmin || ' ' || s.setconfig::text, ' ') FROM pg_db_role_setting s WHERE setrole = r.oid)
 			|| ' ' || (SELECT count(*) FROM pg_shdepend WHERE refobjid = r.oid) || ' ' || (SELECT count(*) FROM pg_auth_members WHERE roleid = r.oid OR member = r.oid)
 			FROM pg_authid r WHERE rolname = $1`, c.role)
@@ -387,14 +293,15 @@ func (c *client) roleVersion(ctx context.Context) (v string, err error) {
 // lease is the world of one sandbox. Statements of the agent run one after the other.
 type lease struct {
 	*client
-	life    context.Context
-	end     context.CancelFunc
-	busy    chan struct{} // held by whoever uses the agent's session
-	looking chan struct{} // held by whoever uses the verifier's session
-	start   []string      // state at the start
-	changed bool          // the agent ran more than plain queries
-	once    sync.Once
-	closed  error
+	life       context.Context
+	end        context.CancelFunc
+	busy       chan struct{} // held by whoever uses the agent's session
+	looking    chan struct{} // held by whoever uses the verifier's session
+	start      picture       // state at the start
+	unmeasured time.Duration // of statements, since the size was last looked at
+	changed    bool          // the agent ran more than plain queries
+	once       sync.Once
+	closed     error
 }
 
 // begin notes what the lease is like before anybody has used it.
@@ -412,8 +319,11 @@ func (l *lease) begin(ctx context.Context) error {
 	start, ok := l.t.start[l.readOnly]
 	if !ok {
 		var err error
-		if start, err = l.lines(ctx); err != nil {
+		if start, err = l.picture(ctx); err != nil {
 			return fmt.Errorf("read the state at the start: %w", err)
+		}
+		if start.size, err = l.pg.size(ctx, l.database); err != nil {
+			return fmt.Errorf("read the size at the start: %w", err)
 		}
 		l.t.start[l.readOnly] = start
 	}
@@ -421,12 +331,16 @@ func (l *lease) begin(ctx context.Context) error {
 	return nil
 }
 
+// Alive says whether the agent's session still works. It may be asked of leases that nobody uses yet.
+func (l *lease) Alive() bool { return l.pg.alive() && !cut(l.agent) }
+
 // Close ends a statement that runs, and drops the lease's database and role.
 func (l *lease) Close() error {
 	l.once.Do(func() {
 		l.end()
 		l.busy <- struct{}{} // for good
 		l.looking <- struct{}{}
+		defer l.pg.release(l.t)
 		ctx, cancel := context.WithTimeout(context.Background(), releasing)
 		defer cancel()
 		if l.readOnly && !l.changed && l.keep(ctx) {

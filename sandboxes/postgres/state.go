@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -21,9 +22,25 @@ const (
 	maxLine = 300
 )
 
+// looking is how long the verifier may look at a time.
+const looking = time.Minute
+
 // look runs f on the verifier's session, as if it were new. Where the agent has left a transaction open that locks what f
 // reads, the transaction is rolled back: what was not committed is no state.
-func (l *lease) look(ctx context.Context, f func(*pgconn.PgConn) error) error {
+func (l *lease) look(ctx context.Context, f func(context.Context, *pgconn.PgConn) error) error {
+	limited, cancel := context.WithTimeout(ctx, looking)
+	defer cancel()
+	err := l.lookWithin(limited, f)
+	if limited.Err() != nil && ctx.Err() == nil {
+		l.pg.check(ctx)
+	}
+	return err
+}
+
+func (l *lease) lookWithin(ctx context.Context, f func(context.Context, *pgconn.PgConn) error) error {
+	if !l.pg.alive() {
+		return errFailed
+	}
 	select {
 	case l.looking <- struct{}{}:
 		defer func() { <-l.looking }()
@@ -34,18 +51,16 @@ func (l *lease) look(ctx context.Context, f func(*pgconn.PgConn) error) error {
 	}
 	try := func() error {
 		if l.verifier == nil || l.verifier.IsClosed() {
-			c, err := l.s.connect(ctx, verifier, l.database)
+			c, err := l.pg.connect(ctx, verifier, l.database)
 			if err != nil {
 				return err
 			}
 			l.verifier = c
 		}
-		for _, q := range []string{"ROLLBACK", "DISCARD ALL"} {
-			if err := run(ctx, l.verifier, q); err != nil {
-				return err
-			}
+		if err := l.pg.renew(ctx, l.verifier); err != nil {
+			return err
 		}
-		return f(l.verifier)
+		return f(ctx, l.verifier)
 	}
 	err := try()
 	const lockNotAvailable = "55P03"
@@ -74,7 +89,7 @@ func (l *lease) Probe(ctx context.Context, ask []sandboxes.Question) ([]sandboxe
 			answers[i].Err = fmt.Sprintf("a Postgres world answers questions of kind sql, not %q", q.Kind)
 			continue
 		}
-		err := l.look(ctx, func(c *pgconn.PgConn) (err error) {
+		err := l.look(ctx, func(ctx context.Context, c *pgconn.PgConn) (err error) {
 			answers[i].Value, err = answer(ctx, c, q.Text)
 			return err
 		})
@@ -119,19 +134,18 @@ func answer(ctx context.Context, c *pgconn.PgConn, sql string) (json.RawMessage,
 // State is over the rows and definitions of everything that is not Postgres' own, sequences, large objects, and the
 // settings of the role and the database. What was not committed is no part of it, nor are statistics and planner estimates.
 func (l *lease) State(ctx context.Context) (sandboxes.State, error) {
-	lines, err := l.lines(ctx)
+	if l.asAtStart(ctx) {
+		return sandboxes.State{Hash: l.start.hash}, nil
+	}
+	now, err := l.picture(ctx)
 	if err != nil {
 		if sandboxes.Interrupted(ctx, err) {
 			return sandboxes.State{}, err
 		}
 		return sandboxes.State{}, sandboxes.NewFault(sandboxes.FaultVerifier, "read the state", err)
 	}
-	h := sha256.New()
-	for _, line := range lines {
-		fmt.Fprintf(h, "%d %s\n", len(line), line)
-	}
-	diff := difference(l.start, lines)
-	s := sandboxes.State{Hash: fmt.Sprintf("%x", h.Sum(nil)), Diff: diff[:min(len(diff), maxDiff)], More: max(0, len(diff)-maxDiff)}
+	diff := difference(l.start.lines, now.lines)
+	s := sandboxes.State{Hash: now.hash, Diff: diff[:min(len(diff), maxDiff)], More: max(0, len(diff)-maxDiff)}
 	for i, d := range s.Diff {
 		if len(d) > maxLine {
 			s.Diff[i] = strings.ToValidUTF8(d[:maxLine], "") + "..."
@@ -160,9 +174,34 @@ func difference(before, after []string) []string {
 	return diff
 }
 
-// lines describes the whole database, sorted.
-func (l *lease) lines(ctx context.Context) (lines []string, err error) {
-	err = l.look(ctx, func(c *pgconn.PgConn) error {
+// asAtStart says whether nothing can have changed: the lease's agent may only read, as all others of its database, and has
+// done no more than query.
+func (l *lease) asAtStart(ctx context.Context) bool {
+	if !l.readOnly {
+		return false
+	}
+	select {
+	case l.busy <- struct{}{}:
+		defer func() { <-l.busy }()
+		return !l.changed && l.pg.alive()
+	case <-ctx.Done():
+		return false
+	case <-l.life.Done():
+		return false
+	}
+}
+
+// picture describes the whole database.
+type picture struct {
+	lines []string // sorted
+	hash  string
+	size  int64 // bytes of the database; only that of a start is looked at
+}
+
+func (l *lease) picture(ctx context.Context) (picture, error) {
+	var lines []string
+	names := strings.NewReplacer(l.role, "agent", owner, "owner", verifier, "verifier", l.database, "database")
+	err := l.look(ctx, func(ctx context.Context, c *pgconn.PgConn) error {
 		lines = nil
 		// No name may be found in a schema of the agent's.
 		if err := run(ctx, c, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = pg_catalog"); err != nil {
@@ -178,7 +217,7 @@ func (l *lease) lines(ctx context.Context) (lines []string, err error) {
 				return fmt.Errorf("%w in %s", err, q)
 			}
 			for _, row := range rows {
-				lines = append(lines, string(row[0]))
+				lines = append(lines, names.Replace(string(row[0])))
 			}
 		}
 		sources, err := query(ctx, c, contents)
@@ -186,32 +225,35 @@ func (l *lease) lines(ctx context.Context) (lines []string, err error) {
 			return err
 		}
 		for _, src := range sources {
-			if lines, err = appendRows(ctx, c, lines, string(src[0]), string(src[1])); err != nil {
+			if lines, err = appendRows(ctx, c, lines, names, string(src[0]), string(src[1])); err != nil {
 				return fmt.Errorf("read %s: %w", src[0], err)
 			}
 		}
 		return run(ctx, c, "COMMIT")
 	})
 	if err != nil {
-		return nil, err
-	}
-	names := strings.NewReplacer(l.role, "agent", owner, "owner", verifier, "verifier", l.database, "database")
-	for i := range lines {
-		lines[i] = names.Replace(lines[i])
+		return picture{}, err
 	}
 	slices.Sort(lines)
-	return lines, nil
+	h := sha256.New()
+	for _, line := range lines {
+		fmt.Fprintf(h, "%d %s\n", len(line), line)
+	}
+	return picture{lines: lines, hash: fmt.Sprintf("%x", h.Sum(nil))}, nil
 }
 
-// appendRows adds a line for each row that a query gives.
-func appendRows(ctx context.Context, c *pgconn.PgConn, lines []string, what, sql string) ([]string, error) {
+// maxKept bounds the bytes of a row that are kept: what takes little room in a database may be much larger when it is read.
+const maxKept = 4 << 10
+
+// appendRows adds a line for each row that a query gives. The end of a long one is told by its hash.
+func appendRows(ctx context.Context, c *pgconn.PgConn, lines []string, names *strings.Replacer, what, sql string) ([]string, error) {
 	r := c.ExecParams(ctx, sql, nil, nil, nil, nil)
 	fields := r.FieldDescriptions()
 	elements := make([]uint32, len(fields))
-	names := make([][]byte, len(fields))
+	columns := make([][]byte, len(fields))
 	for i, f := range fields {
 		elements[i] = elementOf(f.DataTypeOID)
-		names[i] = quote(f.Name)
+		columns[i] = quote(f.Name)
 	}
 	var b bytes.Buffer
 	for r.NextRow() {
@@ -219,12 +261,16 @@ func appendRows(ctx context.Context, c *pgconn.PgConn, lines []string, what, sql
 		b.WriteString(what)
 		for i, v := range r.Values() {
 			b.WriteString([]string{" {", ","}[min(i, 1)])
-			b.Write(names[i])
+			b.Write(columns[i])
 			b.WriteByte(':')
 			b.Write(encode(fields[i].DataTypeOID, elements[i], v))
 		}
 		b.WriteByte('}')
-		lines = append(lines, b.String())
+		line := names.Replace(b.String())
+		if len(line) > maxKept {
+			line = fmt.Sprintf("%s... %d bytes, sha256 %x", line[:maxKept], len(line), sha256.Sum256([]byte(line)))
+		}
+		lines = append(lines, line)
 	}
 	_, err := r.Close()
 	return lines, err

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -25,16 +27,19 @@ const (
 	MaxBytes = 32 << 10
 )
 
+// MaxGrowth bounds how much larger than at its start an agent may make its database, in bytes.
+const MaxGrowth = 128 << 20
+
 // maxMessage bounds one row on its way here.
 const maxMessage = 64 << 20
 
-func newServer() *server.MCPServer {
+// newServer serves the named tools, all where none is named.
+func newServer(names []string) (*server.MCPServer, error) {
 	readOnly := mcp.WithReadOnlyHintAnnotation(true)
 	sql := func(what string) mcp.ToolOption {
 		return mcp.WithString("sql", mcp.Required(), mcp.MinLength(1), mcp.Description(what))
 	}
-	s := server.NewMCPServer("postgres", Version)
-	s.AddTools(
+	all := []server.ServerTool{
 		mcpmem.Tool("query_database", fmt.Sprintf("Run one SQL statement in the Postgres database. A query returns columns, rows and row_count; at most %d rows or %d KiB are shown, then truncated says so. Another statement returns its command and rows_affected. The session stays open between calls, so a transaction goes on until COMMIT. A statement may take %d seconds.", MaxRows, MaxBytes>>10, int(StatementLimit.Seconds())),
 			queryDatabase, sql("One SQL statement of PostgreSQL, without parameters")),
 		mcpmem.Tool("list_tables", "List the tables and views of the database with their schema, kind, number of columns and comment.",
@@ -44,8 +49,20 @@ func newServer() *server.MCPServer {
 			mcp.WithString("table", mcp.Required(), mcp.MinLength(1), mcp.Description("Name as in SQL, with its schema where that is not public, for example customers or sales.orders"))),
 		mcpmem.Tool("explain", "Show how Postgres would run a statement, with estimated costs. The statement is not run.",
 			explain, readOnly, sql("One SQL statement to explain")),
-	)
-	return s
+	}
+	s := server.NewMCPServer("postgres", Version)
+	if len(names) == 0 {
+		s.AddTools(all...)
+		return s, nil
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(t server.ServerTool) bool { return t.Tool.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("serve tool %q: there is none of that name", name)
+		}
+		s.AddTools(all[i])
+	}
+	return s, nil
 }
 
 // table is what a statement has returned.
@@ -73,16 +90,23 @@ func (l *lease) statement(ctx context.Context, sql string, args ...string) (t *t
 	case <-l.life.Done():
 		return nil, errClosed
 	}
-	if l.agent.IsClosed() { // a call before this one has ended so
+	if !l.pg.alive() {
+		return nil, &sandboxes.Fault{Kind: sandboxes.FaultDied, Op: "run a statement", Msg: errFailed.Error()}
+	}
+	if cut(l.agent) { // by a call that its caller has left, or by a limit that the agent has set
 		if err := l.revive(ctx); err != nil {
 			return nil, err
 		}
+		return nil, errors.New("the statement was not run, because the session had ended while it waited" + revived)
 	}
 	// The server's own limit is a setting, which the agent may change.
 	limited, cancel := context.WithTimeout(ctx, StatementLimit+StatementLimit/10)
 	defer cancel()
 	defer context.AfterFunc(l.life, cancel)()
+	full := l.watch(limited, cancel)
+	start := time.Now()
 	t, err = l.send(limited, sql, args)
+	l.unmeasured = (l.unmeasured + time.Since(start)) % measuring
 	if err == nil || ctx.Err() != nil {
 		return t, err
 	}
@@ -94,6 +118,8 @@ func (l *lease) statement(ctx context.Context, sql string, args ...string) (t *t
 	pgErr, isPg := errors.AsType[*pgconn.PgError](err)
 	_, big := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err)
 	switch {
+	case full.Load():
+		says = fmt.Errorf("ERROR 53100: canceling statement: the database has grown by more than the limit of %d MiB", MaxGrowth>>20)
 	case over:
 		says = fmt.Errorf("ERROR 57014: canceling statement: it took longer than the limit of %v", StatementLimit)
 	case isPg:
@@ -108,32 +134,72 @@ func (l *lease) statement(ctx context.Context, sql string, args ...string) (t *t
 		return nil, says
 	}
 	if says == nil { // nobody has said why the session ended
-		return nil, sandboxes.NewFault(sandboxes.FaultDied, "run a statement", err)
+		kind := sandboxes.FaultLost
+		if l.pg.check(ctx); !l.pg.alive() {
+			kind = sandboxes.FaultDied
+		}
+		return nil, sandboxes.NewFault(kind, "run a statement", err)
 	}
 	if err := l.revive(ctx); err != nil {
 		return nil, err
 	}
-	return nil, fmt.Errorf("%w\nThe session has ended and a new one is open: settings, temporary tables and an open transaction are gone", says)
+	return nil, fmt.Errorf("%w%s", says, revived)
+}
+
+// revived is added to what the agent reads.
+const revived = "\nThe session has ended and a new one is open: settings, temporary tables and an open transaction are gone"
+
+// measuring is how long statements may run, taken together, before the size of their database is looked at.
+const measuring = 50 * time.Millisecond
+
+// watch calls cancel when the database has become too large, and notes that it did. Postgres itself has no such limit, and
+// one agent would use up the room of all. It ends with ctx.
+func (l *lease) watch(ctx context.Context, cancel context.CancelFunc) *atomic.Bool {
+	full := new(atomic.Bool)
+	if l.readOnly {
+		return full
+	}
+	wait := measuring - l.unmeasured
+	go func() {
+		for {
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return
+			}
+			// A question that is cancelled costs the server more than one that is answered.
+			size, err := l.pg.size(context.WithoutCancel(ctx), l.database)
+			if err == nil && size > l.start.size+MaxGrowth {
+				full.Store(true)
+				cancel()
+				return
+			}
+			wait = measuring
+		}
+	}()
+	return full
 }
 
 var errClosed = &sandboxes.Fault{Kind: sandboxes.FaultClosed, Op: "run a statement", Msg: "the sandbox is closed"}
 
-// revive opens a new session for the agent where it has ended its own. If that fails the server is gone.
+// revive opens a new session for the agent where its own has ended. If that fails the server is gone.
 func (l *lease) revive(ctx context.Context) error {
 	l.changed = true
+	hangUp(l.agent)
 	limited, cancel := context.WithTimeout(ctx, StatementLimit/2)
 	defer cancel()
-	if err := l.connect(limited); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		kind := sandboxes.FaultDied
-		if limited.Err() != nil {
-			kind = sandboxes.FaultHung
-		}
-		return sandboxes.NewFault(kind, "open a new session", err)
+	agent, err := l.pg.connect(limited, l.role, l.database)
+	switch {
+	case err == nil:
+		l.agent = agent
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case limited.Err() != nil:
+		l.pg.failed.Store(true)
+		return sandboxes.NewFault(sandboxes.FaultHung, "open a new session", err)
 	}
-	return nil
+	return sandboxes.NewFault(sandboxes.FaultDied, "open a new session", err)
 }
 
 // send runs a statement by the extended protocol, which takes no more than one.
@@ -163,6 +229,9 @@ func (l *lease) send(ctx context.Context, sql string, args []string) (*table, er
 	}
 	tag, err := r.Close()
 	if err != nil {
+		if !querying.MatchString(sql) { // what it did before it failed may stay
+			l.changed = true
+		}
 		return nil, err
 	}
 	t.tag, t.query = tag, fields != nil || tag.Select()
@@ -177,6 +246,9 @@ func (l *lease) send(ctx context.Context, sql string, args []string) (*table, er
 	}
 	return t, nil
 }
+
+// querying finds statements that do all or nothing.
+var querying = regexp.MustCompile(`(?i)^\s*(select|with|table|values|show|explain)\b`)
 
 // lasting finds what may change a session although it is a query (set_config, setseed), or may hide such a thing. Too much is
 // no harm: the session is not used again, that is all.
