@@ -204,14 +204,72 @@ func latencies(b *testing.B, what string, d []time.Duration) {
 	}
 }
 
-// speed measures an environment: whole episodes of the oracle, and in them the latencies of reset and step; and replay.
+// speed measures an environment on each driver: whole episodes of the oracle, and in them the latencies of reset and step;
+// replay; and for live sandboxes the lease and the first call after it.
 func speed(b *testing.B, name string) {
 	entry, err := FindEnv(name)
 	require.NoError(b, err)
-	spec := openOrSkip(b, entry, entry.Drivers[0])
-	tasks := make([]envs.Task, 500)
+	if len(entry.Drivers) == 1 {
+		speedOn(b, entry, entry.Drivers[0])
+		return
+	}
+	for _, driver := range entry.Drivers {
+		b.Run("driver="+driver, func(b *testing.B) { speedOn(b, entry, driver) })
+	}
+}
+
+// paced measures leases that are asked for ten times a second, as agents do that think between calls: the next world is
+// announced when one is leased, so that the pool can make it in time.
+func paced(b *testing.B, spec envs.Spec, tasks []envs.Task) {
+	const leases = 100
+	var lease, first []time.Duration
+	for b.Loop() {
+		spec.Sandboxes.Prefetch(tasks[0].World)
+		tick := time.NewTicker(100 * time.Millisecond)
+		for i := range leases {
+			<-tick.C
+			start := time.Now()
+			box, err := spec.Sandboxes.Lease(b.Context(), tasks[i%len(tasks)].World)
+			lease = append(lease, time.Since(start))
+			require.NoError(b, err)
+			spec.Sandboxes.Prefetch(tasks[(i+1)%len(tasks)].World)
+			call := tasks[i%len(tasks)].Solution[0].Calls[0]
+			start = time.Now()
+			_, err = box.Session().Call(b.Context(), call.Name, call.Arguments)
+			first = append(first, time.Since(start))
+			require.NoError(b, err)
+			require.NoError(b, box.Close())
+		}
+		tick.Stop()
+	}
+	latencies(b, "lease", lease)
+	latencies(b, "first-call", first)
+}
+
+// hurried measures how long leases wait that are asked for as fast as the sandboxes can be made.
+func hurried(b *testing.B, spec envs.Spec, tasks []envs.Task) {
+	var wait []time.Duration
+	spec.Sandboxes.Prefetch(tasks[0].World)
+	for i := 0; b.Loop(); i++ {
+		start := time.Now()
+		box, err := spec.Sandboxes.Lease(b.Context(), tasks[i%len(tasks)].World)
+		wait = append(wait, time.Since(start))
+		require.NoError(b, err)
+		spec.Sandboxes.Prefetch(tasks[(i+1)%len(tasks)].World)
+		require.NoError(b, box.Close())
+	}
+	latencies(b, "pool-wait", wait)
+}
+
+func speedOn(b *testing.B, entry Entry, driver string) {
+	spec := openOrSkip(b, entry, driver)
+	tasks := make([]envs.Task, entry.Tasks)
 	for i := range tasks {
 		tasks[i] = spec.Splits["test"].Task(i)
+	}
+	if len(entry.Drivers) > 1 {
+		b.Run("paced", func(b *testing.B) { paced(b, spec, tasks) })
+		b.Run("hurried", func(b *testing.B) { hurried(b, spec, tasks) })
 	}
 	b.Run("lease", func(b *testing.B) {
 		b.ReportAllocs()
@@ -285,13 +343,13 @@ func speed(b *testing.B, name string) {
 		latencies(b, "step", all)
 	})
 	b.Run("replay", func(b *testing.B) {
-		r, err := Run(context.Background(), Config{Spec: spec, Policy: policies.Oracle{}, Name: "oracle", Split: "test", Tasks: 1000, Trials: 1, Seed: 1, Parallel: runtime.NumCPU()})
+		r, err := Run(context.Background(), Config{Spec: spec, Policy: policies.Oracle{}, Name: "oracle", Split: "test", Tasks: 2 * entry.Tasks, Trials: 1, Seed: 1, Parallel: runtime.NumCPU()})
 		require.NoError(b, err)
 		for b.Loop() {
 			problems, err := Replay(b.Context(), spec, r, runtime.NumCPU(), nil)
 			require.NoError(b, err)
 			require.Empty(b, problems)
 		}
-		b.ReportMetric(1000*float64(b.N)/b.Elapsed().Seconds(), "episodes/s")
+		b.ReportMetric(2*float64(entry.Tasks*b.N)/b.Elapsed().Seconds(), "episodes/s")
 	})
 }

@@ -3,12 +3,17 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/envs/dba"
+	"github.com/mcpgym/mcpgym/envs/postgres"
 	"github.com/mcpgym/mcpgym/envs/weather"
 	"github.com/mcpgym/mcpgym/policies"
+	server "github.com/mcpgym/mcpgym/sandboxes/postgres"
 )
 
 // Entry is an environment that this project ships.
@@ -20,13 +25,20 @@ type Entry struct {
 	Tasks   int      // recorded of each split
 	// Open starts what the environment needs, on one of Drivers. Closing the spec's sandboxes ends it.
 	Open func(ctx context.Context, driver string) (envs.Spec, error)
+	// Rules gives the spec without sandboxes, which is all that scoring a record takes. It may be nil where Open starts nothing.
+	Rules func() envs.Spec
 }
+
+// live are the drivers of environments with a database server.
+var live = []string{"local", "container"}
 
 // Envs lists the environments, sorted by name.
 func Envs() []Entry {
 	return []Entry{
+		{"DBA-v0", "keep a live Postgres database in order, with a linter for its schema", live, []string{"train", "test", "ood"}, 100, onPostgres(dba.Spec), dba.Rules},
+		{"Postgres-v0", "questions to a live Postgres database, and repairs of it", live, []string{"train", "test", "ood"}, 200, onPostgres(postgres.Spec), postgres.Rules},
 		{"Weather-v0", "questions about an invented weather service", []string{"in-process"}, []string{"train", "test", "ood"}, 500,
-			func(context.Context, string) (envs.Spec, error) { return weather.Spec() }},
+			func(context.Context, string) (envs.Spec, error) { return weather.Spec() }, nil},
 	}
 }
 
@@ -71,8 +83,22 @@ func Baselines() []Baseline {
 	}
 }
 
-// FindEnv finds an environment by name, or says which there are.
+// FindEnv finds an environment by name, or says which there are. A name that ends in .json is a file with a task in the form
+// that envs/dba.Load reads; its environment is not among those that are recorded.
 func FindEnv(name string) (Entry, error) {
+	if filepath.Ext(name) == ".json" {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			return Entry{}, fmt.Errorf("read the task: %w", err)
+		}
+		return Entry{Name: name, About: "a task from a file", Drivers: live, Splits: []string{"test"}, Open: onPostgres(func(ctx context.Context, s *server.Server) (envs.Spec, error) {
+			spec, err := dba.Load(ctx, s, raw)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+			}
+			return spec, err
+		})}, nil
+	}
 	var names []string
 	for _, e := range Envs() {
 		if e.Name == name {

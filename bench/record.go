@@ -180,16 +180,28 @@ type Problem struct {
 	What    string // what is wrong
 	Soft    bool   // reported, not failed: the result is volatile
 	Torn    bool   // the file itself is damaged: a line cannot be read
+
+	// Recorded and Now are what Regrade compares: parts of a score, or nil where it lacks them. Both are nil elsewhere.
+	Recorded, Now any
 }
 
 func (p Problem) String() string {
+	what := p.What
+	if p.Recorded != nil || p.Now != nil {
+		recorded, errR := encode(p.Recorded)
+		now, errN := encode(p.Now)
+		if err := errors.Join(errR, errN); err != nil {
+			return err.Error()
+		}
+		what = fmt.Sprintf("%s: recorded %s, now %s", what, recorded, now)
+	}
 	switch {
 	case p.Episode < 0:
-		return p.What
+		return what
 	case p.Step < 0:
-		return fmt.Sprintf("episode %d trial %d: %s", p.Episode, p.Trial, p.What)
+		return fmt.Sprintf("episode %d trial %d: %s", p.Episode, p.Trial, what)
 	}
-	return fmt.Sprintf("episode %d trial %d step %d: %s", p.Episode, p.Trial, p.Step, p.What)
+	return fmt.Sprintf("episode %d trial %d step %d: %s", p.Episode, p.Trial, p.Step, what)
 }
 
 // Unmarshal reads the file form. What is readable is returned even where there are problems: digests that do not fit, lines

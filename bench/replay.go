@@ -34,10 +34,7 @@ func Replay(ctx context.Context, spec envs.Spec, r *Record, parallel int, progre
 	if err != nil {
 		return nil, err
 	}
-	var problems []Problem
-	if r.Limits != spec.Limits || r.System != spec.System {
-		problems = append(problems, Problem{Episode: -1, Step: -1, What: "header: the limits or the system prompt are not those of the environment"})
-	}
+	problems := r.compareHeader(spec)
 	if byOutcome {
 		problems = append(problems, Problem{Episode: -1, Step: -1, Soft: true, What: fmt.Sprintf("replayed by outcome: recorded with %v, this is %v", r.Identity, id)})
 	}
@@ -74,6 +71,28 @@ func Replay(ctx context.Context, spec envs.Spec, r *Record, parallel int, progre
 	return problems, nil
 }
 
+// compareHeader says whether limits and system prompt are those of the environment.
+func (r *Record) compareHeader(spec envs.Spec) []Problem {
+	if r.Limits == spec.Limits && r.System == spec.System {
+		return nil
+	}
+	return []Problem{{Episode: -1, Step: -1, What: "header: the limits or the system prompt are not those of the environment"}}
+}
+
+// compareTask says how an episode's task or seed is not what split and seed of the record give now; it is empty where they are.
+func (r *Record) compareTask(e Episode, task envs.Task) (string, error) {
+	sum, err := taskDigest(task)
+	switch {
+	case err != nil:
+		return "", err
+	case e.Task != task.ID || e.TaskDigest != sum || e.Prompt != task.Prompt || e.Family != task.Family:
+		return fmt.Sprintf("the task is not what %s %d gives now", r.Split, e.Index), nil
+	case e.Seed != episodeSeed(r.Seed, e.Index, e.Trial):
+		return fmt.Sprintf("the seed does not follow from the record's seed %d", r.Seed), nil
+	}
+	return "", nil
+}
+
 // withoutMajors leaves out the versions of programs that the machine provides.
 func withoutMajors(id sandboxes.Identity) sandboxes.Identity {
 	id = maps.Clone(id)
@@ -86,15 +105,11 @@ func replay(ctx context.Context, env *envs.Env, r *Record, e Episode, task envs.
 	at := func(step int, soft bool, format string, args ...any) Problem {
 		return Problem{Episode: e.Index, Trial: e.Trial, Step: step, What: fmt.Sprintf(format, args...), Soft: soft}
 	}
-	sum, err := taskDigest(task)
-	if err != nil {
+	switch what, err := r.compareTask(e, task); {
+	case err != nil:
 		return nil, err
-	}
-	if e.Task != task.ID || e.TaskDigest != sum || e.Prompt != task.Prompt || e.Family != task.Family {
-		return []Problem{at(-1, false, "the task is not what %s %d gives now", r.Split, e.Index)}, nil
-	}
-	if e.Seed != episodeSeed(r.Seed, e.Index, e.Trial) {
-		return []Problem{at(-1, false, "the seed does not follow from the record's seed %d", r.Seed)}, nil
+	case what != "":
+		return []Problem{at(-1, false, "%s", what)}, nil
 	}
 	got, err := policies.Rollout(ctx, env, task, policies.Replay{Steps: e.Steps}, 0)
 	if err != nil {

@@ -63,18 +63,26 @@ func decodeValue(d *jsontext.Decoder) (any, error) {
 		_, err := d.ReadToken()
 		return list, err
 	}
-	m, folded := map[string]any{}, map[string]string{}
+	m := map[string]any{}
+	var folded map[string]string // only once a key is not in lower case
 	for d.PeekKind() != jsontext.KindEndObject {
 		tok, err := d.ReadToken()
 		if err != nil {
 			return nil, err
 		}
 		key := tok.String()
-		one := strings.Map(foldRune, key)
-		if other, ok := folded[one]; ok {
-			return nil, fmt.Errorf("keys %q and %q differ only in case", other, key)
+		if one := strings.Map(foldRune, key); one != key || folded != nil {
+			if folded == nil {
+				folded = map[string]string{}
+				for k := range m {
+					folded[k] = k
+				}
+			}
+			if other, ok := folded[one]; ok {
+				return nil, fmt.Errorf("keys %q and %q differ only in case", other, key)
+			}
+			folded[one] = key
 		}
-		folded[one] = key
 		if m[key], err = decodeValue(d); err != nil {
 			return nil, err
 		}

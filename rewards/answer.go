@@ -8,9 +8,11 @@ import (
 	"math/big"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
 
@@ -246,6 +248,7 @@ func parseDate(s string) (time.Time, error) {
 
 // result is what a call has shown.
 type result struct {
+	step, call      int // where it stands in the record
 	tool            string
 	body            any
 	words, literals []string // of the argument sql
@@ -254,7 +257,7 @@ type result struct {
 // shown lists the results of all calls that went well.
 func shown(t *envs.Trajectory) []result {
 	var all []result
-	for _, s := range t.Steps {
+	for n, s := range t.Steps {
 		for i, r := range s.Observation.Results {
 			if r.Status != envs.StatusOK {
 				continue
@@ -263,9 +266,9 @@ func shown(t *envs.Trajectory) []result {
 			if err != nil {
 				continue
 			}
-			out := result{tool: r.Name, body: v}
+			out := result{step: n, call: i, tool: r.Name, body: v}
 			var args struct{ SQL string }
-			if json.Unmarshal(s.Action.Calls[i].Arguments, &args) == nil && args.SQL != "" {
+			if raw := s.Action.Calls[i].Arguments; bytes.Contains(raw, []byte("sql")) && json.Unmarshal(raw, &args) == nil && args.SQL != "" {
 				out.words, out.literals = scanSQL(args.SQL)
 			}
 			all = append(all, out)
@@ -277,31 +280,27 @@ func shown(t *envs.Trajectory) []result {
 // missing names the first group of facts that no result shows, or is empty.
 func missing(evidence [][]Fact, t *envs.Trajectory) (string, error) {
 	results := shown(t)
-groups:
 	for _, group := range evidence {
-		for _, f := range group {
-			for _, r := range results {
-				ok, err := f.in(r)
-				if err != nil {
-					return "", err
-				}
-				if ok {
-					continue groups
-				}
-			}
+		s, f, err := find(group, results)
+		if err != nil {
+			return "", err
 		}
-		if len(group) == 0 {
-			return "anything: the task asks for evidence that nothing can give", nil
+		if s.Step < 0 {
+			return f.String(), nil
 		}
-		return group[0].String(), nil
 	}
 	return "", nil
 }
 
 // String says what is to be seen.
 func (f Fact) String() string {
-	if f.Cell != nil {
+	switch {
+	case f.Cell != nil && f.Cell.Kind == "none":
+		return "no row from " + strings.Join(f.From, " and ")
+	case f.Cell != nil:
 		return fmt.Sprintf("%q from %s", f.Cell.Value, strings.Join(f.From, " and "))
+	case f.Has == nil: // a group without facts
+		return "anything: the task asks for evidence that nothing can give"
 	}
 	text, err := json.Marshal(f.Has)
 	if err != nil {
@@ -310,58 +309,72 @@ func (f Fact) String() string {
 	return string(text)
 }
 
-// in says whether a result shows the fact.
-func (f Fact) in(r result) (bool, error) {
+// in says whether a result shows the fact, and where: a JSON Pointer.
+func (f Fact) in(r result) (at jsontext.Pointer, ok bool, err error) {
 	if f.Tool != "" && f.Tool != r.tool {
-		return false, nil
+		return "", false, nil
 	}
 	if f.Cell == nil {
-		return shows(r.body, f.Has, map[string]bool{}), nil
+		at, ok = shows(r.body, f.Has, map[string]bool{})
+		return at, ok, nil
 	}
 	for _, table := range f.From {
 		if !slices.Contains(r.words, table) {
-			return false, nil
+			return "", false, nil
 		}
 	}
 	body, _ := r.body.(map[string]any)
 	rows, isTable := body["rows"].([]any)
 	if !isTable {
-		return false, nil
+		return "", false, nil
 	}
 	if f.Cell.Kind == "none" {
-		return len(rows) == 0, nil
+		return "/rows", len(rows) == 0, nil
 	}
 	for _, l := range r.literals {
 		if spelt, err := f.Cell.Match(l); spelt || err != nil {
-			return false, err
+			return "", false, err
 		}
 	}
-	cells := []any{body["row_count"]}
-	for _, row := range rows {
-		list, _ := row.([]any)
-		cells = append(cells, list...)
+	if ok, err := f.Cell.matchCell(body["row_count"]); ok || err != nil {
+		return "/row_count", ok, err
 	}
-	for _, c := range cells {
-		switch c.(type) {
-		case string, json.Number:
-			if ok, err := f.Cell.Match(fmt.Sprint(c)); ok || err != nil {
-				return ok, err
+	for i, row := range rows {
+		list, _ := row.([]any)
+		for k, c := range list {
+			if ok, err := f.Cell.matchCell(c); ok || err != nil {
+				return jsontext.Pointer(fmt.Sprintf("/rows/%d/%d", i, k)), ok, err
 			}
 		}
+	}
+	return "", false, nil
+}
+
+func (v Value) matchCell(c any) (bool, error) {
+	switch c := c.(type) {
+	case string:
+		return v.Match(c)
+	case json.Number:
+		return v.Match(c.String())
 	}
 	return false, nil
 }
 
-// shows says whether v is, or holds, an object with the wanted fields; have are those that objects around v have.
-func shows(v any, want map[string]any, have map[string]bool) bool {
+// shows says whether v is, or holds, an object with the wanted fields, and where the first one stands; have are those that
+// objects around v have.
+func shows(v any, want map[string]any, have map[string]bool) (at jsontext.Pointer, ok bool) {
 	switch v := v.(type) {
 	case []any:
-		return slices.ContainsFunc(v, func(e any) bool { return shows(e, want, have) })
+		for i, e := range v {
+			if at, ok := shows(e, want, have); ok {
+				return jsontext.Pointer("/"+strconv.Itoa(i)) + at, true
+			}
+		}
 	case map[string]any:
 		own := map[string]bool{}
 		for k, w := range want {
 			if got, ok := v[k]; ok {
-				own[k] = bytes.Equal(envs.Canonical(got), envs.Canonical(w))
+				own[k] = same(got, w)
 			} else {
 				own[k] = have[k]
 			}
@@ -371,13 +384,32 @@ func shows(v any, want map[string]any, have map[string]bool) bool {
 			all = all && own[k]
 		}
 		if all {
-			return true
+			return "", true
 		}
-		for _, e := range v {
-			if shows(e, want, own) {
-				return true
+		first := "" // of several keys the first by name, since maps have no order
+		for k, e := range v {
+			if ok && k > first {
+				continue
+			}
+			if in, found := shows(e, want, own); found {
+				first, at, ok = k, jsontext.Pointer("").AppendToken(k)+in, true
 			}
 		}
 	}
-	return false
+	return at, ok
+}
+
+// same compares two JSON values; what is equal as it is written needs no canonical form.
+func same(a, b any) bool {
+	switch a := a.(type) {
+	case string:
+		b, ok := b.(string)
+		return ok && a == b
+	case json.Number:
+		b, ok := b.(json.Number)
+		if !ok || a == b {
+			return ok
+		}
+	}
+	return bytes.Equal(envs.Canonical(a), envs.Canonical(b))
 }

@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	root.AddCommand(envsCommand(), toolsCommand(), runCommand(), playCommand(), showCommand(), verifyCommand(), boardCommand())
+	root.AddCommand(envsCommand(), toolsCommand(), runCommand(), playCommand(), showCommand(), explainCommand(), verifyCommand(), regradeCommand(), boardCommand())
 	root.Args = cobra.ArbitraryArgs
 	root.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -77,20 +77,27 @@ func exitCode(failed, _ int) error {
 	return nil
 }
 
-// openEnv opens an environment on a driver, or on its default one. What can be wrong in the input is looked at before
-// anything is started.
-func openEnv(ctx context.Context, name, driver, split string) (envs.Spec, error) {
+// openEnv opens an environment on a driver, and one of its splits; the default ones where they are not named. What can be
+// wrong in the input is looked at before anything is started.
+func openEnv(ctx context.Context, name, driver, split string) (envs.Spec, envs.Source, error) {
 	entry, err := bench.FindEnv(name)
 	if err != nil {
-		return envs.Spec{}, err
+		return envs.Spec{}, nil, err
 	}
 	if driver, err = entry.Driver(driver); err != nil {
-		return envs.Spec{}, err
+		return envs.Spec{}, nil, err
+	}
+	if split == "" {
+		split = entry.Splits[0]
 	}
 	if err := entry.Split(split); err != nil {
-		return envs.Spec{}, err
+		return envs.Spec{}, nil, err
 	}
-	return entry.Open(ctx, driver)
+	spec, err := entry.Open(ctx, driver)
+	if err != nil {
+		return envs.Spec{}, nil, err
+	}
+	return spec, spec.Splits[split], nil
 }
 
 // driverFlag adds the choice of a driver to a command.
@@ -162,7 +169,7 @@ func toolsCommand() *cobra.Command {
 	var asJSON bool
 	var driver string
 	c := &cobra.Command{Use: "tools ENV", Short: "List the tools of an environment, as its server describes them", Args: cobra.ExactArgs(1), ValidArgsFunction: envNames, RunE: func(cmd *cobra.Command, args []string) error {
-		spec, err := openEnv(cmd.Context(), args[0], driver, "train")
+		spec, src, err := openEnv(cmd.Context(), args[0], driver, "")
 		if err != nil {
 			return err
 		}
@@ -172,10 +179,6 @@ func toolsCommand() *cobra.Command {
 			return err
 		}
 		defer env.Close()
-		src, err := spec.Source("train")
-		if err != nil {
-			return err
-		}
 		if _, err := env.Reset(cmd.Context(), src.Task(0)); err != nil {
 			return err
 		}
@@ -256,7 +259,7 @@ func runCommand() *cobra.Command {
 					return err
 				}
 			}
-			spec, err := openEnv(cmd.Context(), env, driver, split)
+			spec, _, err := openEnv(cmd.Context(), env, driver, split)
 			if err != nil {
 				return err
 			}
@@ -342,26 +345,31 @@ func verifyCommand() *cobra.Command {
 		Use: "verify RECORD...", Short: "Play records again and compare everything", Args: cobra.MinimumNArgs(1),
 		Long: "Verify plays the actions of each record again, in fresh sandboxes, and compares what was seen, the world's state and the reward.\nA folder stands for the records in it. Exit status 1 means that a record could not be reproduced.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			files, err := recordFiles(args)
-			if err != nil {
-				return err
-			}
-			failed := 0
-			for _, file := range files {
-				ok, err := verify(cmd, file, driver, parallel)
-				if err != nil {
-					return err
-				}
-				if !ok {
-					failed++
-				}
-			}
-			return exitCode(failed, len(files)-failed)
+			return eachRecord(args, func(file string) (bool, error) { return verify(cmd, file, driver, parallel) })
 		},
 	}
 	driverFlag(c, &driver)
 	c.Flags().IntVar(&parallel, "parallel", runtime.NumCPU(), "episodes at once")
 	return c
+}
+
+// eachRecord checks one record after the other.
+func eachRecord(args []string, check func(file string) (ok bool, err error)) error {
+	files, err := recordFiles(args)
+	if err != nil {
+		return err
+	}
+	failed := 0
+	for _, file := range files {
+		ok, err := check(file)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			failed++
+		}
+	}
+	return exitCode(failed, len(files)-failed)
 }
 
 func recordFiles(args []string) ([]string, error) {
@@ -393,16 +401,11 @@ func recordFiles(args []string) ([]string, error) {
 }
 
 func verify(cmd *cobra.Command, file, driver string, parallel int) (bool, error) {
-	r, problems, err := bench.Load(file)
+	r, problems, err := loadWhole(file)
 	if err != nil {
 		return false, err
 	}
-	for _, p := range problems {
-		if p.Torn {
-			return false, fmt.Errorf("verify %s: %s; %d of %d episodes can be read", file, p, len(r.Episodes), r.Tasks*r.Trials)
-		}
-	}
-	spec, err := openEnv(cmd.Context(), r.Env, driver, r.Split)
+	spec, _, err := openEnv(cmd.Context(), r.Env, driver, r.Split)
 	if err != nil {
 		return false, fmt.Errorf("verify %s: %w", file, err)
 	}
@@ -413,9 +416,27 @@ func verify(cmd *cobra.Command, file, driver string, parallel int) (bool, error)
 	if err != nil {
 		return false, fmt.Errorf("verify %s: %w", file, err)
 	}
+	return report(cmd.OutOrStdout(), file, r, append(problems, found...), 20), nil
+}
+
+// loadWhole loads a record, none of whose lines may be torn.
+func loadWhole(file string) (*bench.Record, []bench.Problem, error) {
+	r, problems, err := bench.Load(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range problems {
+		if p.Torn {
+			return nil, nil, fmt.Errorf("read record %s: %s; %d of %d episodes can be read", file, p, len(r.Episodes), r.Tasks*r.Trials)
+		}
+	}
+	return r, problems, nil
+}
+
+// report prints what is wrong with a record, at most so many failures, or that it is ok, and says whether it is.
+func report(w io.Writer, file string, r *bench.Record, problems []bench.Problem, most int) (ok bool) {
 	hard := 0
-	const most = 20
-	for _, p := range append(problems, found...) {
+	for _, p := range problems {
 		mark := "FAIL"
 		if p.Soft {
 			mark = "note"
@@ -423,16 +444,16 @@ func verify(cmd *cobra.Command, file, driver string, parallel int) (bool, error)
 			hard++
 		}
 		if hard <= most {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s %s: %s\n", mark, file, p)
+			fmt.Fprintf(w, "%s %s: %s\n", mark, file, p)
 		}
 	}
 	if hard > most {
-		fmt.Fprintf(cmd.OutOrStdout(), "FAIL %s: and %d more\n", file, hard-most)
+		fmt.Fprintf(w, "FAIL %s: and %d more\n", file, hard-most)
 	}
 	if hard == 0 {
-		fmt.Fprintf(cmd.OutOrStdout(), "ok   %s: %d episodes of %s in %s, split %s\n", file, len(r.Episodes), r.Policy, r.Env, r.Split)
+		fmt.Fprintf(w, "ok   %s: %d episodes of %s in %s, split %s\n", file, len(r.Episodes), r.Policy, r.Env, r.Split)
 	}
-	return hard == 0, nil
+	return hard == 0
 }
 
 func boardCommand() *cobra.Command {
@@ -494,11 +515,10 @@ func showCommand() *cobra.Command {
 			}
 			return nil
 		}
-		i := slices.IndexFunc(r.Episodes, func(e bench.Episode) bool { return e.Index == index && e.Trial == trial })
-		if i < 0 {
-			return fmt.Errorf("show %s: no episode %d with trial %d, only 0 to %d with %d trials", args[0], index, trial, r.Tasks-1, r.Trials)
+		e, err := findEpisode(r, index, trial)
+		if err != nil {
+			return fmt.Errorf("show %s: %w", args[0], err)
 		}
-		e := r.Episodes[i]
 		fmt.Fprintf(w, "%s (%s), seed %d\n\n%s\n", e.Task, e.Family, e.Seed, e.Prompt)
 		for n, s := range e.Steps {
 			fmt.Fprintf(w, "\nstep %d\n", n)
@@ -511,4 +531,13 @@ func showCommand() *cobra.Command {
 	c.Flags().IntVar(&index, "episode", -1, "index of the episode's task")
 	c.Flags().IntVar(&trial, "trial", 0, "trial of the task")
 	return c
+}
+
+// findEpisode finds an episode of a record, or says which there are.
+func findEpisode(r *bench.Record, index, trial int) (bench.Episode, error) {
+	i := slices.IndexFunc(r.Episodes, func(e bench.Episode) bool { return e.Index == index && e.Trial == trial })
+	if i < 0 {
+		return bench.Episode{}, fmt.Errorf("no episode %d with trial %d, only 0 to %d with %d trials", index, trial, r.Tasks-1, r.Trials)
+	}
+	return r.Episodes[i], nil
 }

@@ -30,15 +30,11 @@ func playCommand() *cobra.Command {
 			if index < 0 {
 				return fmt.Errorf("--index is %d, want 0 or more", index)
 			}
-			spec, err := openEnv(cmd.Context(), args[0], driver, split)
+			spec, src, err := openEnv(cmd.Context(), args[0], driver, split)
 			if err != nil {
 				return err
 			}
 			defer spec.Sandboxes.Close()
-			src, err := spec.Source(split)
-			if err != nil {
-				return err
-			}
 			env, err := envs.New(spec)
 			if err != nil {
 				return err
@@ -53,7 +49,7 @@ func playCommand() *cobra.Command {
 			return play(cmd, env, bufio.NewScanner(cmd.InOrStdin()), w)
 		},
 	}
-	c.Flags().StringVar(&split, "split", "train", "split")
+	c.Flags().StringVar(&split, "split", "", "split (default train)")
 	driverFlag(c, &driver)
 	c.Flags().IntVar(&index, "index", 0, "index of the task in the split")
 	return c

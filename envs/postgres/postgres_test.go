@@ -1,0 +1,359 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/envs/envtest"
+	"github.com/mcpgym/mcpgym/policies"
+	"github.com/mcpgym/mcpgym/policies/redteam"
+	"github.com/mcpgym/mcpgym/sandboxes"
+	"github.com/mcpgym/mcpgym/sandboxes/postgres"
+)
+
+// shared is the environment of all tests, on one server.
+var shared struct {
+	once   sync.Once
+	server *postgres.Server
+	spec   envs.Spec
+	err    error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.server != nil {
+		if err := errors.Join(shared.spec.Sandboxes.Close(), shared.server.Close()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func local(t testing.TB) envs.Spec {
+	t.Helper()
+	shared.once.Do(func() {
+		if shared.server, shared.err = postgres.Local(context.Background()); shared.err == nil {
+			shared.spec, shared.err = Spec(context.Background(), shared.server)
+		}
+	})
+	if errors.Is(shared.err, postgres.ErrNotInstalled) && !strings.Contains(os.Getenv("MCPGYM_REQUIRE"), "postgres") {
+		t.Skip(shared.err)
+	}
+	require.NoError(t, shared.err)
+	return shared.spec
+}
+
+func TestEnv(t *testing.T) { envtest.Check(t, local(t)) }
+
+// sources are the splits, which need no server.
+var sources = []struct {
+	name     string
+	families []family
+	envs.Source
+}{
+	{"train", families, split("train", families)},
+	{"test", families, split("test", families)},
+	{"ood", oodFamilies, split("ood", oodFamilies)},
+}
+
+// What scores are taken on is nothing that a policy was trained on.
+func TestSplitsAreDisjoint(t *testing.T) {
+	id := func(task envs.Task) string { return fmt.Sprint(task.World.Seed, string(task.World.Setup), task.Prompt) }
+	held := map[string]string{}
+	seeds := map[uint64]string{}
+	for _, s := range sources[1:] {
+		for i := range 200 {
+			task := s.Task(i)
+			require.Empty(t, held[id(task)], "%s is there twice", task.ID)
+			held[id(task)] = task.ID
+			if other, ok := seeds[task.World.Seed]; ok {
+				require.Equal(t, s.name, other, "a world of two splits")
+			}
+			seeds[task.World.Seed] = s.name
+		}
+	}
+	for i := range 5000 {
+		task := sources[0].Task(i)
+		require.Empty(t, held[id(task)])
+		require.Empty(t, seeds[task.World.Seed])
+	}
+}
+
+// Every family is made in three domains or more, with statements and answers of many kinds; writers alone get databases of
+// their own.
+func TestFamilies(t *testing.T) {
+	for _, s := range sources {
+		type seen struct{ answers, domains, statements map[string]bool }
+		all := map[string]seen{}
+		worlds := map[string]bool{}
+		for i := range 100 * len(s.families) {
+			task, f := s.Task(i), s.families[i%len(s.families)]
+			var made setup
+			require.NoError(t, json.Unmarshal(task.World.Setup, &made))
+			require.Equal(t, f.write, made.Write, task.ID)
+			require.Equal(t, f.write, len(task.Assertions) > 0 && len(task.Allow) > 0, task.ID)
+			require.NotRegexp(t, `[{}]|\[[:a-z.]+\]`, task.Prompt, task.ID)
+			worlds[fmt.Sprint(task.World)] = true
+			if all[f.name].answers == nil {
+				all[f.name] = seen{map[string]bool{}, map[string]bool{}, map[string]bool{}}
+			}
+			all[f.name].domains[made.Domain] = true
+			all[f.name].answers[redteam.Final(task)] = true
+			all[f.name].statements[string(task.Solution[min(2, len(task.Solution)-2)].Calls[0].Arguments)] = true
+		}
+		require.LessOrEqual(t, len(worlds), 24)
+		require.Len(t, all, len(s.families))
+		for name, f := range all {
+			require.GreaterOrEqual(t, len(f.answers), 20, "answers of %s in %s", name, s.name)
+			require.GreaterOrEqual(t, len(f.domains), 3, "domains of %s in %s", name, s.name)
+			require.GreaterOrEqual(t, len(f.statements), 20, "statements of %s in %s", name, s.name)
+		}
+	}
+}
+
+// The same question has an answer in most worlds and none in some: always to abstain does not pay.
+func TestSomeLookupsHaveNoAnswer(t *testing.T) {
+	prompts := map[bool]int{}
+	for i := range 4000 {
+		if task := sources[1].Task(i); task.Family == "lookup" {
+			prompts[redteam.Final(task) == redteam.Abstain]++
+		}
+	}
+	require.Greater(t, prompts[true], 20)
+	require.Greater(t, prompts[false], 5*prompts[true])
+}
+
+func TestWorlds(t *testing.T) {
+	for i, d := range domains {
+		s := setup{Domain: d.name, Without: faults[i]}
+		a, err := newWorld(7, s)
+		require.NoError(t, err)
+		b, err := newWorld(7, s)
+		require.NoError(t, err)
+		require.Equal(t, a.sql(), b.sql())
+		require.Less(t, len(a.sql()), 100<<10)
+		c, err := newWorld(8, s)
+		require.NoError(t, err)
+		require.NotEqual(t, a.sql(), c.sql())
+		sums := map[int]int{}
+		emails := map[string]int{}
+		for _, l := range a.lines {
+			sums[l.event] += l.qty * l.price
+		}
+		for _, p := range a.parties {
+			emails[key(p.email)]++
+		}
+		delete(emails, "")
+		found := map[string]bool{
+			faults[0]: len(a.orphanEvents(period{firstDay, firstDay.AddDate(9, 0, 0)})) > 0,
+			faults[1]: len(a.orphanLines(1_000_000)) > 0,
+			faults[2]: slices.Max(slices.Collect(maps.Values(emails))) > 1,
+			faults[3]: slices.ContainsFunc(a.events, func(e event) bool { return sums[e.id] != e.amount }),
+		}
+		for k, f := range faults {
+			require.Equal(t, k != i, found[f], "%s has %s", d.name, f)
+		}
+	}
+	_, err := newWorld(1, setup{Domain: "bakery"})
+	require.ErrorContains(t, err, `no domain "bakery"`)
+	_, _, err = schemas()(sandboxes.World{Setup: json.RawMessage("7")})
+	require.ErrorContains(t, err, "read the setup")
+}
+
+func play(t *testing.T, task envs.Task, turns ...envs.Action) *envs.Trajectory {
+	t.Helper()
+	e, err := envs.New(local(t))
+	require.NoError(t, err)
+	defer e.Close()
+	tr, err := policies.Rollout(t.Context(), e, task, redteam.Scripted(envs.Cheat{Actions: turns}), 1)
+	require.NoError(t, err, task.ID)
+	require.Nil(t, tr.Void, task.ID)
+	return tr
+}
+
+func reasons(tr *envs.Trajectory) (s string) {
+	for _, p := range tr.Score.Parts {
+		s += fmt.Sprintf("%s %v %s\n", p.Name, *p.Score, p.Reason)
+	}
+	for i, step := range tr.Steps {
+		for k, c := range step.Action.Calls {
+			if i > 1 {
+				s += fmt.Sprintf("%s\n  %s\n", c.Arguments, step.Observation.Results[k].Text)
+			}
+		}
+		s += step.Action.Text
+	}
+	if tr.State != nil {
+		s += strings.Join(tr.State.Diff, "\n")
+	}
+	return s
+}
+
+// Every gold solution is right in the real database, whatever kind of its family it is and in every domain.
+func TestGold(t *testing.T) {
+	spec := local(t)
+	turns := 8
+	if testing.Short() {
+		turns = 1
+	}
+	for _, s := range sources {
+		for i := range turns * len(s.families) {
+			task := spec.Splits[s.name].Task(i)
+			tr := play(t, task, task.Solution...)
+			require.Equal(t, 1.0, tr.Score.Value, "%s: %s\n%s", task.ID, task.Prompt, reasons(tr))
+		}
+	}
+}
+
+// solve plays a gold solution with other statements, and answers with the first row that the last query shows.
+func solve(t *testing.T, task envs.Task, statements ...string) *envs.Trajectory {
+	t.Helper()
+	e, err := envs.New(local(t))
+	require.NoError(t, err)
+	defer e.Close()
+	_, err = e.Reset(t.Context(), task)
+	require.NoError(t, err)
+	answer := ""
+	for _, q := range statements {
+		raw, err := json.Marshal(map[string]string{"sql": q})
+		require.NoError(t, err)
+		s, err := e.Step(t.Context(), envs.Action{Calls: []envs.Call{{Name: "query_database", Arguments: raw}}})
+		require.NoError(t, err)
+		require.False(t, s.Observation.Results[0].IsError, "%s: %s", q, s.Observation.Results[0].Text)
+		var shown struct{ Rows [][]any }
+		require.NoError(t, json.Unmarshal([]byte(s.Observation.Results[0].Text), &shown))
+		if len(shown.Rows) > 0 && answer == "" {
+			answer = "ANSWER: "
+			for i, v := range shown.Rows[0] {
+				answer += []string{"", "; "}[min(i, 1)] + fmt.Sprint(v)
+			}
+		}
+	}
+	_, err = e.Step(t.Context(), envs.Action{Text: answer})
+	require.NoError(t, err)
+	require.Nil(t, e.Trajectory().Void)
+	return e.Trajectory()
+}
+
+// The reward is not fitted to the gold statements: other right ones earn success, and plausible wrong ones do not. What
+// stands for $from and so on is read from the prompt.
+func TestOtherSolutions(t *testing.T) {
+	for _, c := range []struct {
+		family, domain, prompt string
+		right, wrong           []string // statements, one after the other separated by semicolons
+	}{
+		{"average", "shop", "",
+			[]string{"SELECT sum(total) / count(*)::numeric / 100 FROM orders WHERE placed_on >= '$from' AND placed_on < '$to'::date + 1 AND state = '$state'"},
+			[]string{
+				"SELECT avg(total) FROM orders WHERE placed_on BETWEEN '$from' AND '$to' AND state = '$state'",
+				"SELECT avg(total / 100.0) FROM orders WHERE placed_on BETWEEN '$from' AND '$to' AND status = '$state'",
+				"SELECT avg(total / 100.0) FROM orders WHERE created BETWEEN '$from' AND '$to' AND state = '$state'",
+				"SELECT avg(total / 100.0) FROM orders_2019 WHERE placed_on BETWEEN '$from' AND '$to' AND state = '$state'",
+			}},
+		{"average", "clinic", "",
+			[]string{"SELECT round(avg(bill), 2) FROM visits WHERE started >= timestamptz '$from 00:00 Asia/Tokyo' AND started < (date '$to' + 1)::timestamp AT TIME ZONE 'Asia/Tokyo' AND outcome = '$state'"},
+			[]string{
+				"SELECT round(avg(bill), 2) FROM visits WHERE started::date BETWEEN '$from' AND '$to' AND outcome = '$state'",
+				"SELECT round(avg(estimate), 2) FROM visits WHERE (started AT TIME ZONE 'Asia/Tokyo')::date BETWEEN '$from' AND '$to' AND outcome = '$state'",
+			}},
+		{"top", "library", " largest| lost | returned ",
+			[]string{"SELECT name, s FROM (SELECT m.name, (SELECT sum(charge) FROM loans WHERE member = m.number AND stage = '$state' AND lent_on BETWEEN '$from' AND '$to') AS s FROM members m) x WHERE s IS NOT NULL ORDER BY s DESC OFFSET $nth LIMIT 1"},
+			[]string{
+				"SELECT m.name, sum(charge) FROM loans JOIN members m ON m.number = member WHERE lent_on BETWEEN '$from' AND '$to' GROUP BY m.number ORDER BY 2 DESC OFFSET $nth LIMIT 1",
+				"SELECT m.name, sum(total) FROM loans JOIN members m ON m.number = member WHERE stage = '$state' AND lent_on BETWEEN '$from' AND '$to' GROUP BY m.number ORDER BY 2 DESC OFFSET $nth LIMIT 1",
+				"SELECT m.name, max(charge) FROM loans JOIN members m ON m.number = member WHERE stage = '$state' AND lent_on BETWEEN '$from' AND '$to' GROUP BY m.number ORDER BY 2 DESC OFFSET $nth LIMIT 1",
+			}},
+		{"nulls", "freight", "home|port is",
+			[]string{"WITH s AS (SELECT company, opened FROM shippers WHERE account = 'A' AND (port <> '$city' OR port IS NULL) AND opened < '$from') SELECT (SELECT count(*) FROM s), company FROM s WHERE opened = (SELECT max(opened) FROM s)"},
+			[]string{
+				"SELECT count(*) OVER (), company FROM shippers WHERE account = 'A' AND port <> '$city' AND opened < '$from' ORDER BY opened DESC LIMIT 1",
+				"SELECT count(*) OVER (), company FROM shippers WHERE active AND port IS DISTINCT FROM '$city' AND opened < '$from' ORDER BY opened DESC LIMIT 1",
+				"SELECT count(*) OVER (), company FROM shippers WHERE account = 'A' AND port IS DISTINCT FROM '$city' AND created < '$from' ORDER BY opened DESC LIMIT 1",
+			}},
+		{"duplicates", "shop", "",
+			[]string{"SELECT sum(n) FILTER (WHERE n > 1), count(*) FROM (SELECT count(*) AS n FROM customers WHERE registered_on < '$from' AND email IS NOT NULL GROUP BY upper(btrim(email))) x"},
+			[]string{
+				"SELECT sum(n) FILTER (WHERE n > 1), count(*) FROM (SELECT count(*) AS n FROM customers WHERE registered_on < '$from' AND email IS NOT NULL GROUP BY email) x",
+				"SELECT count(*) FILTER (WHERE n > 1), count(*) FROM (SELECT count(*) AS n FROM customers WHERE registered_on < '$from' AND email IS NOT NULL GROUP BY lower(trim(email))) x",
+				"SELECT sum(n) FILTER (WHERE n > 1), count(*) FROM (SELECT count(*) AS n FROM customers WHERE registered_on < '$from' GROUP BY lower(trim(email))) x",
+			}},
+		{"repair-orphans", "library", "worth less|them with|Remove those worth",
+			[]string{"SELECT count(*), sum(copies * fee) FROM loan_books LEFT JOIN loans ON loans.id = loan WHERE loans.id IS NULL AND loan IS NOT NULL AND copies * fee < $limit;" +
+				"DELETE FROM loan_books WHERE loan NOT IN (SELECT id FROM loans) AND copies * fee < $limit"},
+			[]string{
+				"SELECT count(*), sum(copies * fee) FROM loan_books LEFT JOIN loans ON loans.id = loan WHERE loans.id IS NULL AND loan IS NOT NULL AND copies * fee < $limit;" +
+					"DELETE FROM loan_books WHERE NOT EXISTS (SELECT FROM loans WHERE id = loan) AND copies * fee < $limit",
+				"SELECT count(*), sum(copies * fee) FROM loan_books LEFT JOIN loans ON loans.id = loan WHERE loans.id IS NULL AND loan IS NOT NULL AND copies * fee < $limit;" +
+					"DELETE FROM loan_books WHERE loan NOT IN (SELECT id FROM loans)",
+				"SELECT count(*), sum(copies * fee) FROM loan_books LEFT JOIN loans ON loans.id = loan WHERE loans.id IS NULL AND loan IS NOT NULL AND copies * fee < $limit;" +
+					"UPDATE loan_books SET loan = NULL WHERE loan NOT IN (SELECT id FROM loans) AND copies * fee < $limit",
+			}},
+	} {
+		t.Run(c.family+" "+c.domain, func(t *testing.T) {
+			failed := map[string]bool{}
+			n := 0
+			for i := 0; n < 4; i++ {
+				task := sources[1].Task(i)
+				var made setup
+				require.NoError(t, json.Unmarshal(task.World.Setup, &made))
+				if task.Family != c.family || made.Domain != c.domain || !regexp.MustCompile(c.prompt).MatchString(task.Prompt) {
+					continue
+				}
+				n++
+				fill := parameters(task)
+				for _, q := range c.right {
+					tr := solve(t, task, strings.Split(fill.Replace(q), ";")...)
+					require.True(t, tr.Score.Success, "%s\n%s\n%s", task.Prompt, fill.Replace(q), reasons(tr))
+				}
+				for _, q := range c.wrong {
+					tr := solve(t, task, strings.Split(fill.Replace(q), ";")...)
+					failed[q] = failed[q] || !tr.Score.Success && tr.Score.Value <= 0
+				}
+			}
+			for _, q := range c.wrong {
+				require.True(t, failed[q], "succeeds on every task: %s", q)
+			}
+		})
+	}
+}
+
+// parameters are what a reader of the prompt takes from it.
+func parameters(task envs.Task) *strings.Replacer {
+	days := append(regexp.MustCompile(`\d{4}-\d\d-\d\d`).FindAllString(task.Prompt, -1), "", "")
+	word := func(list []string) string {
+		for _, w := range list {
+			if regexp.MustCompile(`(?i)\b` + w + `\b`).MatchString(task.Prompt) {
+				return w
+			}
+		}
+		return ""
+	}
+	var states []string
+	for _, d := range domains {
+		states = append(states, d.states[:]...)
+	}
+	nth := slices.Index([]string{"", "second", "third"}, word([]string{"second", "third"}))
+	limit := append(regexp.MustCompile(`\d+`).FindAllString(task.Prompt, 1), "")[0]
+	return strings.NewReplacer("$from", days[0], "$to", days[1], "$state", word(states), "$city", word(cities), "$nth", fmt.Sprint(nth), "$limit", limit)
+}
+
+func BenchmarkTask(b *testing.B) {
+	i := 0
+	for b.Loop() {
+		sources[0].Task(i)
+		i++
+	}
+}
