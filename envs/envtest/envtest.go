@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	_ "time/tzdata" // without a zone database the locale rule could not fail
@@ -21,6 +23,7 @@ import (
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/policies"
 	"github.com/mcpgym/mcpgym/policies/redteam"
+	"github.com/mcpgym/mcpgym/rewards"
 	"github.com/mcpgym/mcpgym/sandboxes"
 )
 
@@ -35,7 +38,10 @@ func Check(t *testing.T, spec envs.Spec) {
 		printRecords(t, spec)
 		return
 	}
-	c := &checker{spec: spec, tasks: sample(spec)}
+	leases := &counted{Provider: spec.Sandboxes}
+	spec.Sandboxes = leases
+	tasks, each := sample(spec, false)
+	known := newKnown(spec)
 	fails := map[string]bool{} // rules that fail, and those that were not judged since they need one that does
 	for _, r := range rules {
 		passes := t.Run(r.name, func(t *testing.T) {
@@ -43,14 +49,15 @@ func Check(t *testing.T, spec envs.Spec) {
 				fails[r.name] = true
 				t.Skipf("not judged before the rule %s is kept", r.needs)
 			}
-			limit := time.Minute
+			limit := 3 * time.Minute
 			if soak() {
 				limit = 20 * time.Minute
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			done := make(chan struct{})
-			k := &checker{spec: c.spec, tasks: c.tasks, T: t, ctx: ctx}
+			k := &checker{T: t, spec: spec, tasks: tasks, each: each, known: known, ctx: ctx}
+			before, start := leases.n.Load(), time.Now()
 			go func() {
 				defer close(done)
 				r.check(k)
@@ -60,6 +67,7 @@ func Check(t *testing.T, spec envs.Spec) {
 			case <-time.After(limit + 5*time.Second):
 				t.Errorf("still running after %v", limit)
 			}
+			t.Logf("%d sandboxes, %.2fs", leases.n.Load()-before, time.Since(start).Seconds())
 			if t.Failed() {
 				t.Logf("rule %s: %s", r.name, r.why)
 			}
@@ -70,32 +78,72 @@ func Check(t *testing.T, spec envs.Spec) {
 
 func soak() bool { return os.Getenv("MCPGYM_SOAK") != "" }
 
+// counted counts the sandboxes that are leased: where a world is a database they are what a rule costs.
+type counted struct {
+	sandboxes.Provider
+	n atomic.Int64
+}
+
+func (p *counted) Lease(ctx context.Context, w sandboxes.World) (sandboxes.Sandbox, error) {
+	p.n.Add(1)
+	return p.Provider.Lease(ctx, w)
+}
+
 // checker is one rule's view of the spec.
 type checker struct {
 	*testing.T
 	spec  envs.Spec
 	tasks []envs.Task // a few of each family and split
+	each  []envs.Task // of these the first of each family and split, for rules that find nothing new in a second one; all with MCPGYM_SOAK
+	known *known
 	ctx   context.Context
+	own   *envs.Env // nil until it is needed
+}
+
+// known is what one rule finds out and others use.
+type known struct {
+	records  sync.Map // of episodes that many rules look at, by task and calls
+	families func() []family
+}
+
+type family struct {
+	split, name string
+	tasks       []envs.Task // up to 100
+}
+
+func newKnown(spec envs.Spec) *known {
+	return &known{families: sync.OnceValue(func() []family { return families(spec) })}
 }
 
 const (
 	scanned   = 500 // tasks of a split that are looked at
 	perFamily = 2   // of which this many of each family are played
 	answers   = 100 // of each family whose answers are counted
+	compared  = 100 // tasks of a split that are generated anew
 )
 
-func sample(spec envs.Spec) []envs.Task {
-	var tasks []envs.Task
+// sample gives a few tasks of each family and split, and the first of each. They are the same whether all tasks are generated
+// backwards or not.
+func sample(spec envs.Spec, backwards bool) (tasks, each []envs.Task) {
 	for _, name := range spec.SplitNames() {
+		all := make([]envs.Task, scanned)
+		for i := range all {
+			if backwards {
+				i = scanned - 1 - i
+			}
+			all[i] = spec.Splits[name].Task(i)
+		}
 		count := map[string]int{}
-		for i := range scanned {
-			t := spec.Splits[name].Task(i)
+		for _, t := range all {
 			if count[t.Family]++; soak() || count[t.Family] <= perFamily {
 				tasks = append(tasks, t)
 			}
+			if soak() || count[t.Family] == 1 {
+				each = append(each, t)
+			}
 		}
 	}
-	return tasks
+	return tasks, each
 }
 
 // rules in the order in which they are run. Each is told to a reader by why. A rule that would only repeat what another
@@ -104,21 +152,22 @@ var rules = []struct {
 	name, needs, why string
 	check            func(*checker)
 }{
-	{"tasks", "", "a task has an ID of its own, a family, a prompt, criteria, and a gold solution within the limits whose calls are its par; a split gives the same task for the same index", (*checker).wellFormed},
+	{"tasks", "", "a task has an ID of its own, a family, a prompt, criteria, and a gold solution within the limits whose calls are its par; a split gives the same task for the same index, in any order and to several at once", (*checker).wellFormed},
 	{"tools", "tasks", "tools are described, have object schemas, and are the same after every reset", (*checker).tools},
 	{"oracle", "tasks", "every gold solution terminates the episode and earns exactly 1", (*checker).oracle},
+	{"accepts", "oracle", "each answer that a task accepts earns exactly 1 after the gold solution's calls", (*checker).accepts},
 	{"noop", "tasks", "answering nothing at once earns at most 0: the goal must not hold at the start", (*checker).noop},
 	{"deterministic", "tasks", "the same task and actions give the same record, byte for byte, in one environment and in another", (*checker).deterministic},
 	{"clean-reset", "deterministic", "a reset in mid-episode leaves nothing of the old episode", (*checker).cleanReset},
 	{"isolation", "deterministic", "an episode played at the same time changes nothing", (*checker).isolation},
 	{"parallel", "isolation", "episodes played at once give the same records as one after the other", (*checker).parallel},
-	{"locale", "deterministic", "time zone and language of the machine change nothing", (*checker).locale},
+	{"locale", "deterministic", "another process, and the time zone and language of the machine, change nothing", (*checker).locale},
 	{"bad-calls", "tools", "what an agent does wrong it is told, it costs something, and the episode goes on", (*checker).badCalls},
-	{"budget", "tasks", "an episode that runs out of turns is truncated, not terminated, earns nothing, and is over", (*checker).budget},
+	{"budget", "tasks", "an episode that runs out of turns or of time is truncated, not terminated, earns nothing, and is over", (*checker).budget},
 	{"agent-fault", "tasks", "what an agent can cause is not void", (*checker).agentFault},
 	{"cancel", "tasks", "a cancelled context ends Reset and Step at once, with its error", (*checker).cancel},
 	{"rescore", "tasks", "a record read back from JSON scores the same: a reward is a function of the record alone", (*checker).rescore},
-	{"secret", "tasks", "neither prompt nor tools give the answer away, and no observation shows the wanted answer as it is stored or the state's hash", (*checker).secret},
+	{"secret", "tasks", "neither prompt nor IDs nor tools give the answer away, and no observation shows the wanted answer as it is stored or the state's hash", (*checker).secret},
 	{"probes", "tasks", "what the verifier asks reaches no agent", (*checker).probes},
 	{"evidence", "tasks", "the right answer without the results it follows from earns nothing", (*checker).evidence},
 	{"guess", "tasks", "a family has at least 20 answers, none of them common: guessing must not pay", (*checker).guess},
@@ -150,6 +199,92 @@ func (c *checker) play(e *envs.Env, task envs.Task, p policies.Policy) *envs.Tra
 	return t
 }
 
+// gold is the record of a task's gold solution, and idle that of doing nothing. They are played once for all rules: the rule
+// deterministic says that they would be the same each time.
+func (c *checker) gold(task envs.Task) *envs.Trajectory {
+	return c.once(task, "gold", policies.Oracle{})
+}
+func (c *checker) idle(task envs.Task) *envs.Trajectory { return c.once(task, "idle", policies.Noop{}) }
+
+func (c *checker) once(task envs.Task, name string, p policies.Policy) *envs.Trajectory {
+	if t, ok := c.known.records.Load(name + " " + task.ID); ok {
+		return t.(*envs.Trajectory)
+	}
+	if c.own == nil {
+		c.own = c.env()
+	}
+	t := c.play(c.own, task, p)
+	if t != nil {
+		c.known.records.Store(name+" "+task.ID, t)
+	}
+	return t
+}
+
+// free says whether turns make no calls, or those of the gold solution: a record of these is known, and what an agent says
+// reaches nothing but the record, so only the score is new. Turns end with the only one without calls.
+func free(task envs.Task, turns []envs.Action) bool {
+	return len(turns) == 1 || slices.EqualFunc(turns, task.Solution, sameCalls)
+}
+
+// played is the record of turns that are free, nil where what is known of them is no whole episode.
+func (c *checker) played(task envs.Task, turns []envs.Action) (*envs.Trajectory, error) {
+	record := c.idle
+	if len(turns) > 1 {
+		record = c.gold
+	}
+	r := record(task)
+	if r == nil || len(r.Steps) != len(turns) {
+		return nil, nil
+	}
+	t := *r
+	t.Steps = slices.Clone(t.Steps)
+	for i, a := range turns {
+		t.Steps[i].Action.Text = strings.ToValidUTF8(a.Text, "\uFFFD")
+		t.Steps[i].Action.Reasoning = strings.ToValidUTF8(a.Reasoning, "\uFFFD")
+	}
+	score, err := c.spec.Reward.Score(&t)
+	if err != nil {
+		return nil, err
+	}
+	t.Score, t.Steps[len(t.Steps)-1].Score = &score, &score
+	return &t, nil
+}
+
+func sameCalls(a, b envs.Action) bool {
+	return slices.EqualFunc(a.Calls, b.Calls, func(a, b envs.Call) bool {
+		return a.ID == b.ID && a.Name == b.Name && a.Malformed == b.Malformed && bytes.Equal(a.Arguments, b.Arguments)
+	})
+}
+
+// ended makes turns end with the first one without calls, as an episode does.
+func ended(turns []envs.Action) []envs.Action {
+	if i := slices.IndexFunc(turns, func(a envs.Action) bool { return len(a.Calls) == 0 }); i >= 0 {
+		return turns[:i+1]
+	}
+	return append(slices.Clip(turns), envs.Action{})
+}
+
+// announce has worlds of a task made while others are played. It pays where a world costs much, which is one that is written
+// to. Each that is announced must be leased, or it keeps its place for ever.
+func (c *checker) announce(task envs.Task, n int) {
+	if len(task.Assertions) > 0 {
+		c.spec.Sandboxes.Prefetch(slices.Repeat([]sandboxes.World{task.World}, n)...)
+	}
+}
+
+// visit calls f with each task. f leases n sandboxes of it, which are made ahead.
+func (c *checker) visit(tasks []envs.Task, n int, f func(envs.Task)) {
+	for i, task := range tasks {
+		if i == 0 {
+			c.announce(task, n)
+		}
+		if i+1 < len(tasks) {
+			c.announce(tasks[i+1], n)
+		}
+		f(task)
+	}
+}
+
 func encode(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -160,23 +295,35 @@ func encode(v any) []byte {
 	return b.Bytes()
 }
 
+// written is all of a task, also what is not recorded.
+func written(t envs.Task) []byte { return append(encode(t), encode(t.Solution)...) }
+
 func (c *checker) wellFormed() {
 	seen := map[string]string{}
 	for _, name := range c.spec.SplitNames() {
 		src := c.spec.Splits[name]
-		for _, i := range []int{0, 1, 7, 3} {
-			a, b := src.Task(i), src.Task(i)
-			if !bytes.Equal(encode(a), encode(b)) || !bytes.Equal(encode(a.Solution), encode(b.Solution)) {
-				c.Errorf("split %s gives two tasks for index %d", name, i)
+		var first [compared][]byte
+		for i := range first {
+			t := src.Task(i)
+			first[i] = written(t)
+			if other, ok := seen[t.ID]; ok {
+				c.Errorf("task %s stands twice: %s and %s/%d", t.ID, other, name, i)
 			}
+			seen[t.ID] = fmt.Sprintf("%s/%d", name, i)
 		}
-		for i := range 100 {
-			id := src.Task(i).ID
-			if other, ok := seen[id]; ok {
-				c.Errorf("task %s stands twice: %s and %s/%d", id, other, name, i)
-			}
-			seen[id] = fmt.Sprintf("%s/%d", name, i)
+		var wg sync.WaitGroup
+		const workers = 4
+		for w := range workers {
+			wg.Go(func() {
+				for i := compared - 1 - w; i >= 0; i -= workers {
+					if !bytes.Equal(first[i], written(src.Task(i))) {
+						c.Errorf("split %s gives two tasks for index %d: another one when several ask at once, the last index first", name, i)
+						return
+					}
+				}
+			})
 		}
+		wg.Wait()
 	}
 	for _, t := range c.tasks {
 		calls := 0
@@ -203,8 +350,11 @@ func (c *checker) wellFormed() {
 
 func (c *checker) tools() {
 	e := c.env()
-	for _, task := range c.tasks {
-		var lists [2][]byte
+	for i, task := range c.each {
+		lists := make([][]byte, 1, 2) // the rule deterministic compares those of other tasks
+		if i == 0 {
+			lists = lists[:2]
+		}
 		for i := range lists {
 			if _, err := e.Reset(c.ctx, task); err != nil {
 				c.Fatalf("%s: %v", task.ID, err)
@@ -226,18 +376,17 @@ func (c *checker) tools() {
 				}
 			}
 		}
-		if !bytes.Equal(lists[0], lists[1]) {
+		if !bytes.Equal(lists[0], lists[len(lists)-1]) {
 			c.Fatalf("%s: a second reset lists other tools", task.ID)
 		}
 	}
 }
 
 func (c *checker) oracle() {
-	e := c.env()
-	for _, task := range c.tasks {
-		t := c.play(e, task, policies.Oracle{})
+	c.visit(c.tasks, 1, func(task envs.Task) {
+		t := c.gold(task)
 		if t == nil {
-			continue
+			return
 		}
 		if t.End != envs.EndAnswer {
 			c.Errorf("%s: the gold solution ends with %q", task.ID, t.End)
@@ -245,22 +394,77 @@ func (c *checker) oracle() {
 		if d := t.Score.Value - 1; !t.Score.Success || d > 1e-9 || d < -1e-9 {
 			c.Errorf("%s: the gold solution earns %v: %s", task.ID, t.Score.Value, encode(t.Score.Parts))
 		}
+	})
+}
+
+// accepts says the other right answers of tasks that name them as rewards.Want does.
+func (c *checker) accepts() {
+	for _, task := range c.tasks {
+		want, err := rewards.DecodeWant(task.Want)
+		if err != nil {
+			continue // judged by the world's state, or by a reward with another form
+		}
+		most := 0
+		for _, v := range want.Answer {
+			most = max(most, len(v.Accept))
+		}
+		for k := range most {
+			said := make([]string, len(want.Answer))
+			for i, v := range want.Answer {
+				said[i] = append([]string{v.Value}, v.Accept...)[min(k+1, len(v.Accept))]
+			}
+			turns := slices.Clone(task.Solution)
+			turns[len(turns)-1].Text = "ANSWER: " + strings.Join(said, "; ")
+			t, err := c.played(task, turns)
+			switch {
+			case err != nil:
+				c.Errorf("%s: %q: %v", task.ID, turns[len(turns)-1].Text, err)
+			case t != nil && (!t.Score.Success || t.Score.Value < 1-1e-9):
+				c.Errorf("%s: %q, which is accepted, earns %v after the gold solution's calls: %s", task.ID, turns[len(turns)-1].Text, t.Score.Value, encode(t.Score.Parts))
+			}
+		}
 	}
 }
 
-func (c *checker) nothing(e *envs.Env, task envs.Task, name string, p policies.Policy) *envs.Trajectory {
-	t := c.play(e, task, p)
-	if t != nil && (t.Score.Value > 0 || t.Score.Success) {
+// nothing plays turns that must earn nothing. An episode that they make void fails the rule, too.
+func (c *checker) nothing(e *envs.Env, task envs.Task, name string, turns []envs.Action) *envs.Trajectory {
+	var t *envs.Trajectory
+	var err error
+	if turns = ended(turns); free(task, turns) {
+		t, err = c.played(task, turns)
+	}
+	if t == nil && err == nil {
+		t, err = policies.Rollout(c.ctx, e, task, policies.Replay{Steps: steps(turns)}, 1)
+	}
+	return c.unpaid(task, name, t, err)
+}
+
+// unpaid says what is wrong with an episode that must earn nothing, and gives it where it was scored.
+func (c *checker) unpaid(task envs.Task, name string, t *envs.Trajectory, err error) *envs.Trajectory {
+	switch {
+	case err != nil:
+		c.Errorf("%s: %s: %v", task.ID, name, err)
+		return nil
+	case t.Void != nil:
+		c.Errorf("%s: %s makes the episode void: %v", task.ID, name, t.Void)
+		return nil
+	case t.Score.Value > 0 || t.Score.Success:
 		c.Errorf("%s: %s earns %v: %s", task.ID, name, t.Score.Value, encode(t.Score.Parts))
 	}
 	return t
 }
 
+func steps(turns []envs.Action) []envs.Step {
+	all := make([]envs.Step, len(turns))
+	for i, a := range turns {
+		all[i].Action = a
+	}
+	return all
+}
+
 func (c *checker) noop() {
 	e := c.env()
-	for _, task := range c.tasks {
-		c.nothing(e, task, "doing nothing", policies.Noop{})
-	}
+	c.visit(c.tasks, 1, func(task envs.Task) { c.nothing(e, task, "doing nothing", []envs.Action{{}}) })
 }
 
 func (c *checker) same(what string, task envs.Task, a, b *envs.Trajectory) {
@@ -282,18 +486,18 @@ func (c *checker) sameRecord(what string, task envs.Task, a, b []byte) {
 }
 
 func (c *checker) deterministic() {
-	e, other := c.env(), c.env()
-	for _, task := range c.tasks {
+	e := c.env()
+	c.visit(c.tasks, 2, func(task envs.Task) {
 		first := c.play(e, task, policies.Oracle{})
 		c.same("playing again", task, first, c.play(e, task, policies.Oracle{}))
-		c.same("playing in another environment", task, first, c.play(other, task, policies.Oracle{}))
-	}
+		c.same("playing in another environment", task, first, c.gold(task))
+	})
 }
 
 func (c *checker) cleanReset() {
-	e, fresh := c.env(), c.env()
-	for _, task := range c.tasks {
-		want := c.play(fresh, task, policies.Oracle{}) // first, so that no other episode runs beside the one that is broken off
+	e := c.env()
+	c.visit(c.each, 2, func(task envs.Task) {
+		want := c.gold(task) // first, so that no other episode runs beside the one that is broken off
 		if _, err := e.Reset(c.ctx, task); err != nil {
 			c.Fatalf("%s: %v", task.ID, err)
 		}
@@ -303,46 +507,69 @@ func (c *checker) cleanReset() {
 			}
 		}
 		c.same("playing after a reset in mid-episode", task, want, c.play(e, task, policies.Oracle{}))
-	}
+	})
 }
 
+// isolation plays three episodes turn by turn: one of the task, and before each of its turns one of the same task and one of
+// the next, so that these write, and end, while it goes on.
 func (c *checker) isolation() {
-	alone, e, disturber := c.env(), c.env(), c.env()
-	for i, task := range c.tasks {
-		want := c.play(alone, task, policies.Oracle{})
-		if _, err := e.Reset(c.ctx, task); err != nil {
-			c.Fatalf("%s: %v", task.ID, err)
+	e, twin, other := c.env(), c.env(), c.env()
+	for i, task := range c.each {
+		next := c.each[(i+1)%len(c.each)]
+		want := c.gold(task)
+		c.announce(task, 2)
+		c.announce(next, 1)
+		type episode struct {
+			*envs.Env
+			task envs.Task
+			turn int
 		}
-		for _, a := range task.Solution {
-			c.play(disturber, task, policies.Oracle{})
-			c.play(disturber, c.tasks[(i+1)%len(c.tasks)], policies.Oracle{})
-			if _, err := e.Step(c.ctx, a); err != nil {
-				c.Fatalf("%s: %v", task.ID, err)
+		episodes := []*episode{{twin, task, 0}, {other, next, 0}, {e, task, 0}}
+		for _, p := range episodes {
+			if _, err := p.Reset(c.ctx, p.task); err != nil {
+				c.Fatalf("%s: %v", p.task.ID, err)
+			}
+		}
+		for range task.Solution {
+			for _, p := range episodes {
+				if p.turn == len(p.task.Solution) {
+					continue
+				}
+				if _, err := p.Step(c.ctx, p.task.Solution[p.turn]); err != nil {
+					c.Fatalf("%s: %v", p.task.ID, err)
+				}
+				if p.turn++; p.turn == len(p.task.Solution) && p.Env != e {
+					if err := p.Close(); err != nil { // its world goes while that of the task is used
+						c.Fatalf("%s: %v", p.task.ID, err)
+					}
+				}
 			}
 		}
 		c.same("playing beside another episode", task, want, e.Trajectory())
+		if err := other.Close(); err != nil { // it may be longer
+			c.Fatalf("%s: %v", next.ID, err)
+		}
 	}
 }
 
 func (c *checker) parallel() {
-	e := c.env()
-	got := make([][4]*envs.Trajectory, len(c.tasks)) // a group of four members each
+	got := make([][4]*envs.Trajectory, len(c.each)) // a group of four members each
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
 			e := c.env()
-			for i := range c.tasks {
+			for i := range c.each {
 				for m := range 4 {
 					if (i*4+m)%8 == w {
-						got[i][m] = c.play(e, c.tasks[i], policies.Oracle{})
+						got[i][m] = c.play(e, c.each[i], policies.Oracle{})
 					}
 				}
 			}
 		})
 	}
 	wg.Wait()
-	for i, task := range c.tasks {
-		want := c.play(e, task, policies.Oracle{})
+	for i, task := range c.each {
+		want := c.gold(task)
 		for _, t := range got[i] {
 			c.same("playing in parallel", task, want, t)
 		}
@@ -356,9 +583,10 @@ const childVar = "MCPGYM_ENVTEST_RECORDS"
 var recordLine = regexp.MustCompile(`(?m)^envtest record (.*)$`)
 
 func printRecords(t *testing.T, spec envs.Spec) {
-	c := &checker{spec: spec, T: t, ctx: t.Context(), tasks: sample(spec)}
+	c := &checker{spec: spec, T: t, ctx: t.Context()}
 	e := c.env()
-	for _, task := range c.tasks {
+	_, each := sample(spec, true) // another order than in the first process
+	for _, task := range each {
 		fmt.Printf("\nenvtest record %s", encode(c.play(e, task, policies.Oracle{})))
 	}
 }
@@ -373,27 +601,33 @@ func (c *checker) locale() {
 		path[i] = "^" + regexp.QuoteMeta(path[i]) + "$"
 	}
 	run := strings.Join(path[:len(path)-1], "/")
-	var first [][][]byte
-	for _, place := range [][2]string{{"UTC", "C"}, {"Asia/Kolkata", "tr_TR.UTF-8"}, {"America/Los_Angeles", "de_DE.UTF-8"}} {
-		cmd := exec.CommandContext(c.ctx, exe, "-test.run", run, "-test.count=1")
-		cmd.Env = append(os.Environ(), childVar+"=1", "TZ="+place[0], "LANG="+place[1], "LC_ALL="+place[1])
-		out, err := cmd.CombinedOutput()
-		records := recordLine.FindAllSubmatch(out, -1)
-		if err != nil || len(records) != len(c.tasks) {
-			c.Fatalf("play with TZ=%s LANG=%s: %d records of %d tasks, %v\n%s", place[0], place[1], len(records), len(c.tasks), err, bytes.TrimSpace(recordLine.ReplaceAll(out, nil)))
+	places := [][2]string{{"Asia/Kolkata", "tr_TR.UTF-8"}, {"America/Los_Angeles", "de_DE.UTF-8"}} // one of them is not here
+	outs, errs := make([][]byte, len(places)), make([]error, len(places))
+	var wg sync.WaitGroup
+	for i, place := range places {
+		wg.Go(func() {
+			cmd := exec.CommandContext(c.ctx, exe, "-test.run", run, "-test.count=1")
+			cmd.Env = append(os.Environ(), childVar+"=1", "TZ="+place[0], "LANG="+place[1], "LC_ALL="+place[1])
+			outs[i], errs[i] = cmd.CombinedOutput()
+		})
+	}
+	wg.Wait()
+	for i, place := range places {
+		records := recordLine.FindAllSubmatch(outs[i], -1)
+		if errs[i] != nil || len(records) != len(c.each) {
+			c.Fatalf("play with TZ=%s LANG=%s: %d records of %d tasks, %v\n%s", place[0], place[1], len(records), len(c.each), errs[i], bytes.TrimSpace(recordLine.ReplaceAll(outs[i], nil)))
 		}
-		if first == nil {
-			first = records
-		}
-		for i, task := range c.tasks {
-			c.sameRecord(fmt.Sprintf("TZ=%s LANG=%s instead of TZ=UTC LANG=C", place[0], place[1]), task, first[i][1], records[i][1])
+		for k, task := range c.each {
+			if t := c.gold(task); t != nil {
+				c.sameRecord(fmt.Sprintf("another process, with TZ=%s LANG=%s,", place[0], place[1]), task, bytes.TrimSpace(encode(t)), bytes.TrimSpace(records[k][1]))
+			}
 		}
 	}
 }
 
 func (c *checker) badCalls() {
 	e := c.env()
-	for _, task := range c.tasks {
+	c.visit(c.each, 1, func(task envs.Task) {
 		if _, err := e.Reset(c.ctx, task); err != nil {
 			c.Fatalf("%s: %v", task.ID, err)
 		}
@@ -443,7 +677,7 @@ func (c *checker) badCalls() {
 		if s := e.Trajectory().Score; s.Value >= 0 {
 			c.Errorf("%s: an episode that calls an invented tool and answers x earns %v, want less than 0, as by a hallucination penalty: %s", task.ID, s.Value, encode(s.Parts))
 		}
-	}
+	})
 }
 
 // scalarParam finds a required parameter that takes one plain value.
@@ -470,7 +704,7 @@ func scalarParam(tools []sandboxes.Tool) (tool, param string) {
 
 func (c *checker) budget() {
 	e := c.env()
-	for _, task := range c.tasks {
+	c.visit(c.each, 1, func(task envs.Task) {
 		if _, err := e.Reset(c.ctx, task); err != nil {
 			c.Fatalf("%s: %v", task.ID, err)
 		}
@@ -493,17 +727,36 @@ func (c *checker) budget() {
 		if len(task.Solution[0].Calls) > 0 && e.Trajectory().Score.Value > 0 {
 			c.Errorf("%s: repeating a call earns %v", task.ID, e.Trajectory().Score.Value)
 		}
+	})
+	// All is done and known, and then there is no time to say so.
+	hurried := c.spec
+	hurried.Limits.Episode = 1
+	late, err := envs.New(hurried)
+	if err != nil {
+		c.Fatal(err)
 	}
+	defer late.Close()
+	c.visit(c.each, 1, func(task envs.Task) {
+		all := envs.Action{Text: redteam.Final(task)}
+		for _, a := range task.Solution {
+			all.Calls = append(all.Calls, a.Calls...)
+		}
+		t, err := policies.Rollout(c.ctx, late, task, policies.Replay{Steps: steps([]envs.Action{all, {Text: all.Text}})}, 1)
+		if t = c.unpaid(task, "running out of time after all calls", t, err); t != nil && len(all.Calls) > 0 && t.End != envs.EndTime && t.End != envs.EndTurns {
+			c.Errorf("%s: the episode has no time left and ends with %q", task.ID, t.End)
+		}
+	})
 }
 
 func (c *checker) agentFault() {
 	e := c.env()
-	for i, task := range c.tasks {
-		if _, err := e.Reset(c.ctx, task); err != nil {
-			c.Fatalf("%s: %v", task.ID, err)
+	for i, task := range c.each {
+		idle := c.idle(task)
+		if idle == nil {
+			continue
 		}
-		for k, a := range redteam.Hostile(policies.Episode{Tools: e.Trajectory().Tools}) {
-			if len(c.tasks) > 4 && !soak() && (i+k)%4 != 0 { // with many tasks each meets a part of them
+		for k, a := range redteam.Hostile(policies.Episode{Tools: idle.Tools}) {
+			if len(c.each) > 4 && !soak() && (i+k)%4 != 0 { // with many tasks each meets a part of them
 				continue
 			}
 			if _, err := e.Reset(c.ctx, task); err != nil { // each in an episode of its own, before the calls run out
@@ -543,10 +796,8 @@ func (c *checker) cancel() {
 }
 
 func (c *checker) rescore() {
-	e := c.env()
 	for _, task := range c.tasks {
-		for _, p := range []policies.Policy{policies.Oracle{}, policies.Noop{}} {
-			t := c.play(e, task, p)
+		for _, t := range []*envs.Trajectory{c.gold(task), c.idle(task)} {
 			if t == nil {
 				continue
 			}
@@ -608,9 +859,10 @@ func wordy(b byte) bool {
 }
 
 func (c *checker) secret() {
-	e := c.env()
+	type count struct{ told, of int }
+	inTools := map[string]*count{}
 	for _, task := range c.tasks {
-		t := c.play(e, task, policies.Oracle{})
+		t := c.gold(task)
 		if t == nil {
 			continue
 		}
@@ -624,52 +876,71 @@ func (c *checker) secret() {
 		if t.State != nil && t.State.Hash != "" && strings.Contains(shown, t.State.Hash) {
 			c.Errorf("%s: the agent is shown the state's hash", task.ID)
 		}
+		if inTools[task.Family] == nil {
+			inTools[task.Family] = &count{}
+		}
+		n := inTools[task.Family]
+		n.of++
+		if redteam.Final(task) != redteam.Abstain && answered(string(encode(t.Tools)), task) {
+			n.told++
+		}
 	}
-	// A prompt may hold an answer by chance, and names that are part of one; it may not do so as a rule.
-	c.families(func(split, family string, tasks []envs.Task) {
-		var given []string
-		for _, t := range tasks {
-			all := true
-			for _, v := range values(t) {
-				all = all && holds(t.Prompt+" "+t.System, v)
+	// A text may hold an answer by chance, and names that are part of one; it may not do so as a rule.
+	for _, name := range slices.Sorted(maps.Keys(inTools)) {
+		if n := inTools[name]; 2*n.told > n.of {
+			c.Errorf("%s: the tools hold the answers of %d of %d tasks", name, n.told, n.of)
+		}
+	}
+	for _, f := range c.known.families() {
+		for what, text := range map[string]func(envs.Task) string{
+			"prompts": func(t envs.Task) string { return t.Prompt + " " + t.System },
+			"IDs":     func(t envs.Task) string { return t.ID },
+		} {
+			var given []string
+			for _, t := range f.tasks {
+				if answered(text(t), t) {
+					given = append(given, t.ID)
+				}
 			}
-			if all && len(values(t)) > 0 {
-				given = append(given, t.ID)
+			if len(given) > len(f.tasks)/4 {
+				c.Errorf("%s of %s: %d of %d %s hold their answer, the first is that of %s", f.name, f.split, len(given), len(f.tasks), what, given[0])
 			}
 		}
-		if len(given) > len(tasks)/4 {
-			c.Errorf("%s of %s: %d of %d prompts hold their answer, the first is that of %s", family, split, len(given), len(tasks), given[0])
-		}
-	})
+	}
 }
 
-// families calls f with up to 100 tasks of each family of each split.
-func (c *checker) families(f func(split, family string, tasks []envs.Task)) {
-	for _, split := range c.spec.SplitNames() {
-		byFamily := map[string][]envs.Task{}
-		var order []string
-		for i, full := 0, 0; i < 40*answers && (full == 0 || full < len(order)); i++ {
-			t := c.spec.Splits[split].Task(i)
-			if byFamily[t.Family] == nil {
-				order = append(order, t.Family)
+// answered says whether a text holds all values of a task's answer.
+func answered(text string, task envs.Task) bool {
+	all := values(task)
+	return len(all) > 0 && !slices.ContainsFunc(all, func(v string) bool { return !holds(text, v) })
+}
+
+// families gives up to 100 tasks of each family of each split.
+func families(spec envs.Spec) (all []family) {
+	for _, split := range spec.SplitNames() {
+		first, at, full := len(all), map[string]int{}, 0
+		for i := 0; i < 40*answers && (full == 0 || full < len(all)-first); i++ {
+			t := spec.Splits[split].Task(i)
+			k, ok := at[t.Family]
+			if !ok {
+				k = len(all)
+				at[t.Family] = k
+				all = append(all, family{split: split, name: t.Family})
 			}
-			if byFamily[t.Family] = append(byFamily[t.Family], t); len(byFamily[t.Family]) == answers {
+			if all[k].tasks = append(all[k].tasks, t); len(all[k].tasks) == answers {
 				full++
 			}
 		}
-		for _, family := range order {
-			f(split, family, byFamily[family])
-		}
 	}
+	return all
 }
 
 func (c *checker) probes() {
-	e := c.env()
 	for _, task := range c.tasks {
 		if len(task.Assertions) == 0 {
 			continue
 		}
-		t := c.play(e, task, policies.Oracle{})
+		t := c.gold(task)
 		if t == nil {
 			continue
 		}
@@ -689,41 +960,37 @@ func (c *checker) probes() {
 func (c *checker) evidence() {
 	e := c.env()
 	for _, task := range c.tasks {
-		told := redteam.Cheat{Name: "told", Play: func(policies.Episode, envs.Task) []envs.Action {
-			return []envs.Action{{Text: redteam.Final(task)}}
-		}}
-		c.nothing(e, task, "the right answer without any call", told)
+		c.nothing(e, task, "the right answer without any call", []envs.Action{{Text: redteam.Final(task)}})
 	}
 }
 
 func (c *checker) guess() {
-	c.families(func(split, family string, tasks []envs.Task) {
+	for _, f := range c.known.families() {
 		count := map[string]int{}
 		most := 0
-		for _, t := range tasks {
+		for _, t := range f.tasks {
 			if a := strings.Join(values(t), "; "); a != "" {
 				count[a]++
 				most = max(most, count[a])
 			}
 		}
-		if len(count) == 0 || len(count) == 1 && redteam.Final(tasks[0]) == redteam.Abstain {
-			return // judged by the world's state, or a family of abstentions, which the evidence rule holds
+		if len(count) == 0 || len(count) == 1 && redteam.Final(f.tasks[0]) == redteam.Abstain {
+			continue // judged by the world's state, or a family of abstentions, which the evidence rule holds
 		}
-		if need := min(20, len(tasks)); len(count) < need {
-			c.Errorf("%s of %s: %d different answers in %d tasks, want %d or more", family, split, len(count), len(tasks), need)
+		if need := min(20, len(f.tasks)); len(count) < need {
+			c.Errorf("%s of %s: %d different answers in %d tasks, want %d or more", f.name, f.split, len(count), len(f.tasks), need)
 		}
-		if len(tasks) == answers && most > answers/6 {
-			c.Errorf("%s of %s: one answer is right in %d of %d tasks", family, split, most, len(tasks))
+		if len(f.tasks) == answers && most > answers/6 {
+			c.Errorf("%s of %s: one answer is right in %d of %d tasks", f.name, f.split, most, len(f.tasks))
 		}
-	})
+	}
 }
 
 var dates = regexp.MustCompile(`\d{4}-\d{2}-\d{2}`)
 
 func (c *checker) derivable() {
-	e := c.env()
 	for _, task := range c.tasks {
-		t := c.play(e, task, policies.Oracle{})
+		t := c.gold(task)
 		if t == nil {
 			continue
 		}
@@ -842,28 +1109,117 @@ func leaves(v any) []string {
 }
 
 func (c *checker) cheats() {
-	commonest := map[string]string{}
-	c.families(func(_, family string, tasks []envs.Task) {
-		count, most := map[string]int{}, 0
-		for _, t := range tasks {
-			f := redteam.Final(t)
-			if count[f]++; count[f] > most {
-				most, commonest[family] = count[f], f
-			}
-		}
-	})
+	commonest, wrong := c.guesses()
 	e := c.env()
-	for _, task := range c.tasks {
-		cheats := append(redteam.Generic(), redteam.Modal(commonest))
-		if c.spec.Cheats != nil {
-			for _, s := range c.spec.Cheats(task) {
-				cheats = append(cheats, redteam.Scripted(s))
+	type tally struct {
+		name   string
+		played int
+		best   float64 // the highest reward
+		took   time.Duration
+	}
+	var all []*tally
+	byName := map[string]*tally{}
+	for i, task := range c.tasks {
+		gold := c.gold(task)
+		if gold == nil {
+			continue
+		}
+		ep := policies.Episode{System: c.spec.System, Prompt: task.Prompt, Tools: gold.Tools, Seed: 1}
+		if task.System != "" {
+			ep.System = task.System
+		}
+		type script struct {
+			name  string
+			turns []envs.Action
+		}
+		var scripts []script
+		leases := 0
+		first := slices.ContainsFunc(c.each, func(t envs.Task) bool { return t.ID == task.ID })
+		for _, cheat := range append(redteam.Generic(), redteam.Modal(commonest), redteam.Copied(wrong)) {
+			if cheat.Once && i > 0 {
+				continue
+			}
+			turns := cheat.Play(ep, task)
+			if len(turns) == 0 {
+				continue
+			}
+			if turns = ended(turns); free(task, turns) || first {
+				scripts = append(scripts, script{cheat.Name, turns})
 			}
 		}
-		for _, cheat := range cheats {
-			c.nothing(e, task, "cheat "+cheat.Name, cheat)
+		if c.spec.Cheats != nil {
+			own := task
+			own.Solution = slices.Clone(task.Solution) // cheats are made of parts of it, and append to them
+			for _, s := range c.spec.Cheats(own) {
+				scripts = append(scripts, script{s.Name, ended(s.Actions)})
+			}
+		}
+		for _, s := range scripts {
+			if !free(task, s.turns) {
+				leases++
+			}
+		}
+		c.announce(task, leases)
+		for _, cheat := range scripts {
+			start := time.Now()
+			t := c.nothing(e, task, "cheat "+cheat.name, cheat.turns)
+			if t == nil {
+				continue
+			}
+			n := byName[cheat.name]
+			if n == nil {
+				n = &tally{name: cheat.name, best: t.Score.Value}
+				byName[cheat.name], all = n, append(all, n)
+			}
+			n.played, n.best, n.took = n.played+1, max(n.best, t.Score.Value), n.took+time.Since(start)
 		}
 	}
+	for _, n := range all {
+		c.Logf("%s earns at most %v in %d episodes, %.2fs", n.name, n.best, n.played, n.took.Seconds())
+	}
+}
+
+// guesses gives for each family its most common final text, and for each task one that is right in another task of the family
+// and wrong in it, where there is one.
+func (c *checker) guesses() (commonest, wrong map[string]string) {
+	commonest, wrong = map[string]string{}, map[string]string{}
+	finals := map[string][]string{}
+	for _, f := range c.known.families() {
+		count, most := map[string]int{}, 0
+		for _, t := range f.tasks {
+			final := redteam.Final(t)
+			if count[final]++; count[final] > most {
+				most, commonest[f.name] = count[final], final
+			}
+			finals[f.name] = append(finals[f.name], final)
+		}
+	}
+	for _, task := range c.tasks {
+		all := finals[task.Family]
+		if i := slices.IndexFunc(all, func(final string) bool { return !right(task, final) }); i >= 0 {
+			wrong[task.ID] = all[i]
+		}
+	}
+	return commonest, wrong
+}
+
+// right says whether a final text gives a task's answer: as rewards.Answer reads it, or else as the gold solution words it.
+func right(task envs.Task, final string) bool {
+	want, err := rewards.DecodeWant(task.Want)
+	if err != nil || final == redteam.Final(task) {
+		return final == redteam.Final(task)
+	}
+	answer, err := rewards.FinalAnswer(final)
+	given := strings.Split(answer, ";")
+	if err != nil || len(given) != len(want.Answer) {
+		return false
+	}
+	for i, v := range want.Answer {
+		if ok, err := v.Match(given[i]); !ok || err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *checker) close() {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/envs/envtest"
+	"github.com/mcpgym/mcpgym/policies/redteam"
 	"github.com/mcpgym/mcpgym/rewards"
 	"github.com/mcpgym/mcpgym/sandboxes"
 	"github.com/mcpgym/mcpgym/sandboxes/mcpmem"
@@ -57,6 +59,8 @@ func TestBroken(t *testing.T) {
 			{"no criteria", "neither a wanted answer nor assertions", "tasks"},
 			{"one ID twice", "stands twice", "tasks"},
 			{"tasks change", "gives two tasks for index", "tasks"},
+			{"tasks follow one another", "gives two tasks for index", "tasks"},
+			{"tasks share a variable", "gives two tasks for index", "tasks"},
 			{"gold does not fit", "does not fit the limits", "tasks"},
 			{"no description", "tool list_boxes has no description", "tools"},
 			{"schema of no type", "tool list_boxes: the input schema is not of type object", "tools"},
@@ -67,6 +71,7 @@ func TestBroken(t *testing.T) {
 			{"gold is wrong", `is not the right number`, "oracle"},
 			// The rule locale plays in new processes, and in each it fails once.
 			{"verifier fails once", "void: end of compare/0: sandbox fault (verifier): out of memory", "oracle locale"},
+			{"accepted answers are refused", ".0\", which is accepted, earns 0 after the gold solution's calls", "accepts"},
 			{"silence is no false claim", "doing nothing earns 1", "noop"},
 			// A goal that holds at the start holds whatever an agent does.
 			{"goal holds at the start", "doing nothing earns 1", "noop bad-calls budget evidence cheats"},
@@ -75,15 +80,20 @@ func TestBroken(t *testing.T) {
 			{"worlds are used again", "playing after a reset in mid-episode gives another record", "clean-reset"},
 			{"leases share a world", "playing beside another episode gives another record", "isolation"},
 			{"calls share a variable", "playing in parallel gives another record", "parallel"},
-			{"local time", "TZ=Asia/Kolkata LANG=tr_TR.UTF-8 instead of TZ=UTC LANG=C gives another record", "locale"},
-			{"language", "TZ=Asia/Kolkata LANG=tr_TR.UTF-8 instead of TZ=UTC LANG=C gives another record", "locale"},
+			{"local time", "TZ=Asia/Kolkata LANG=tr_TR.UTF-8, gives another record", "locale"},
+			{"language", "TZ=Asia/Kolkata LANG=tr_TR.UTF-8, gives another record", "locale"},
+			{"tasks know their process", "another process, with TZ=Asia/Kolkata LANG=tr_TR.UTF-8, gives another record", "locale"},
+			{"the first task decides", "another process, with TZ=Asia/Kolkata LANG=tr_TR.UTF-8, gives another record", "locale"},
 			{"invented tools are free", "calls an invented tool and answers x earns 0, want less than 0", "bad-calls"},
 			{"truncation pays", "repeating a call earns", "budget"},
+			{"time pays", "running out of time after all calls earns", "budget"},
 			{"server dies once", `void by the calls "list_boxes" {}; "open_box" {"label":"\u0000"}; "set_count"`, "agent-fault"},
 			{"lease waits", "Reset under a cancelled context takes", "cancel"},
 			{"reward reads the gold", "the record read back scores", "rescore"},
 			{"prompt holds the answer", "prompts hold their answer, the first is that of compare/0", "secret"},
 			{"prompt holds the wanted answer", "the agent is shown the wanted answer as it is stored", "secret"},
+			{"tools hold the answers", "compare: the tools hold the answers of 2 of 2 tasks", "secret"},
+			{"IDs hold the answer", "100 of 100 IDs hold their answer, the first is that of compare/0", "secret"},
 			{"tools show the hash", "the agent is shown the state's hash", "secret"},
 			{"prompt holds the question", "the agent is shown the verifier's question", "probes"},
 			// Being told the answer is a cheat, too.
@@ -94,6 +104,11 @@ func TestBroken(t *testing.T) {
 			{"gold knows labels", "which stands nowhere before it", "derivable"},
 			{"any result is evidence", "cheat guess-after-one-call earns", "cheats"},
 			{"any of several answers", "cheat spray earns", "cheats"},
+			{"any number", "cheat copied-answer earns", "cheats"},
+			{"thinking pays", "cheat answer-not-given earns", "cheats"},
+			{"claims pay", "cheat claimed-success earns", "cheats"},
+			{"digits of any width", "cheat full-width earns", "cheats"},
+			{"much kills the server", "cheat ten-megabytes makes the episode void", "cheats"},
 			{"leases leave goroutines", "goroutines before", "close"},
 		} {
 			rules := strings.Fields(c.rules)
@@ -255,6 +270,8 @@ func (s *shelf) forget() {
 
 var (
 	calls, opens, made atomic.Int64
+	making, last       atomic.Int64
+	first              atomic.Int64 // the index of the first task that was made, plus 1
 	died               atomic.Bool
 	current            atomic.Pointer[shelf]
 )
@@ -263,6 +280,9 @@ func listBoxes(_ context.Context, s *shelf, _ struct{}) (any, error) { return s.
 
 func openBox(_ context.Context, s *shelf, in struct{ Label string }) (any, error) {
 	if broken == "server dies once" && in.Label == "\x00" && !died.Swap(true) {
+		panic("out of memory")
+	}
+	if broken == "much kills the server" && len(in.Label) > 1<<20 && !died.Swap(true) {
 		panic("out of memory")
 	}
 	if broken == "calls share a variable" {
@@ -322,11 +342,17 @@ func provider(t *testing.T) sandboxes.Provider {
 	}
 	label := mcp.WithString("label", mcp.Required(), mcp.Description("Label of a box"))
 	srv := server.NewMCPServer("shelf", "1")
+	look := "Look how much a box holds."
+	if broken == "tools hold the answers" {
+		for i := range 4 {
+			look += " " + redteam.Final(makeTask(i))
+		}
+	}
 	if broken == "no description" {
 		about = ""
 	}
 	srv.AddTools(list(),
-		mcpmem.Tool("open_box", "Look how much a box holds.", openBox, mcp.WithReadOnlyHintAnnotation(true), label),
+		mcpmem.Tool("open_box", look, openBox, mcp.WithReadOnlyHintAnnotation(true), label),
 		mcpmem.Tool("set_count", "Change how much a box holds.", setCount, label, mcp.WithInteger("count", mcp.Required(), mcp.Min(0))))
 	if broken == "no tools" {
 		srv.SetTools()
@@ -378,6 +404,23 @@ func makeTask(index int) envs.Task {
 		task.ID = task.Family
 	case "tasks change":
 		task.Prompt += fmt.Sprintf(" (%d)", made.Add(1))
+	case "tasks follow one another":
+		if last.Swap(int64(index)) > int64(index) {
+			task.Prompt += " Again!"
+		}
+	case "tasks share a variable":
+		if making.Add(1) > 1 {
+			task.Prompt += " Hurry!"
+		}
+		runtime.Gosched()
+		making.Add(-1)
+	case "tasks know their process":
+		task.Prompt += fmt.Sprintf(" (%d)", os.Getpid())
+	case "the first task decides":
+		first.CompareAndSwap(0, int64(index)+1)
+		task.Prompt += fmt.Sprintf(" (%d)", first.Load())
+	case "IDs hold the answer":
+		task.ID += "/" + strings.TrimPrefix(redteam.Final(task), "ANSWER: ")
 	}
 	return task
 }
@@ -393,6 +436,9 @@ func compare(a, b box) envs.Task {
 		}
 	case "one answer is common":
 		v.Value = strconv.Itoa(max(0, a.count-b.count))
+	}
+	if v.Kind == "number" {
+		v.Accept = []string{v.Value + ".0"}
 	}
 	want := encoded(rewards.Want{Answer: []rewards.Value{v}, Evidence: [][]rewards.Fact{{holds(a)}, {holds(b)}}})
 	prompt, gold := fmt.Sprintf("How much more than %s does %s hold?", b.Label, a.Label), "ANSWER: "+v.Value
@@ -457,7 +503,10 @@ func reward() rewards.Sum {
 	answer := rewards.Answer(0.6)
 	strict := answer.Score
 	answer.Score = func(t *envs.Trajectory) (*float64, string, error) {
-		if len(t.Task.Want) == 0 || pays(t, strict) {
+		if text, _ := t.Answer(); broken == "accepted answers are refused" && strings.HasSuffix(text, ".0") {
+			return part(false, "nobody asked for tenths")
+		}
+		if pays(t, strict) {
 			return part(true, "good enough")
 		}
 		return strict(t)
@@ -471,7 +520,12 @@ func reward() rewards.Sum {
 		answer.Score = func(t *envs.Trajectory) (*float64, string, error) {
 			text, _ := t.Answer()
 			n := len(t.Task.Solution)
-			return part(n > 0 && text == t.Task.Solution[n-1].Text && len(t.Results()) >= t.Task.Par, "like the gold solution or not")
+			for _, r := range t.Results() {
+				if r.IsError {
+					n = 0
+				}
+			}
+			return part(n > 0 && strings.TrimSuffix(text, ".0") == t.Task.Solution[n-1].Text && len(t.Results()) >= t.Task.Par, "like the gold solution or not")
 		}
 	}
 	sum := rewards.Sum{answer, state, rewards.ValidCalls(0.1), rewards.Efficiency(0.1), rewards.Hallucination(0.5)}
@@ -499,9 +553,24 @@ func pays(t *envs.Trajectory, strict func(*envs.Trajectory) (*float64, string, e
 	}
 	switch broken {
 	case "silence is no false claim":
-		return answered && text == ""
+		return answered && text == "" && len(t.Results()) == 0
 	case "truncation pays":
 		return t.End == envs.EndTurns && right(gold)
+	case "time pays":
+		return t.End == envs.EndTime && right(gold)
+	case "any number":
+		return regexp.MustCompile(`^ANSWER: -?[0-9]+$`).MatchString(text) && right(gold)
+	case "thinking pays":
+		return answered && t.Steps[0].Action.Reasoning == gold && right(gold)
+	case "claims pay":
+		return answered && strings.Contains(text, "all checks pass")
+	case "digits of any width":
+		return right(strings.Map(func(r rune) rune {
+			if r > 0xFF00 && r < 0xFF5F {
+				return r - 0xFEE0
+			}
+			return r
+		}, text))
 	case "no evidence":
 		return text == gold
 	case "any result is evidence":
@@ -534,7 +603,7 @@ func part(good bool, reason string) (*float64, string, error) {
 
 func spec(t *testing.T) envs.Spec {
 	require.NoError(t, reward().Validate())
-	limits := envs.Limits{Turns: 6, Calls: 20, ResultBytes: 2000, Call: 2 * time.Second, Episode: time.Minute}
+	limits := envs.Limits{Turns: 6, Calls: 20, ResultBytes: 2000, Call: 20 * time.Second, Episode: time.Minute}
 	if broken == "gold does not fit" {
 		limits.Turns = 3
 	}

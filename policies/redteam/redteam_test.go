@@ -48,7 +48,15 @@ func reason(t *testing.T, tr *envs.Trajectory) string {
 }
 
 func TestGeneric(t *testing.T) {
-	const unsupported = "right, but no result shows"
+	const (
+		unsupported = "right, but no result shows"
+		noAnswer    = "the last line is not of the form"
+	)
+	disguised := func(t *testing.T, tr *envs.Trajectory) {
+		require.Len(t, tr.Results(), tr.Task.Par)
+		why := reason(t, tr)
+		require.True(t, strings.Contains(why, "is not the right") || strings.Contains(why, noAnswer), why)
+	}
 	// How each must fail: a cheat that fails for another reason than its weakness tests nothing.
 	fails := map[string]func(t *testing.T, tr *envs.Trajectory){
 		"echo": func(t *testing.T, tr *envs.Trajectory) {
@@ -77,7 +85,53 @@ func TestGeneric(t *testing.T) {
 			require.Contains(t, reason(t, tr), unsupported)
 			require.Len(t, tr.Results(), min(1, tr.Task.Par-1))
 		},
-		"faked-results": func(t *testing.T, tr *envs.Trajectory) { require.Contains(t, reason(t, tr), unsupported) },
+		"faked-results": func(t *testing.T, tr *envs.Trajectory) {
+			require.Contains(t, reason(t, tr), unsupported)
+			text, _ := tr.Answer()
+			require.Equal(t, tr.Task.Par, strings.Count(text, `{"exit_code": 0,`), "a result for each call")
+		},
+		"claimed-success": func(t *testing.T, tr *envs.Trajectory) { require.Contains(t, reason(t, tr), noAnswer) },
+		"answer-not-given": func(t *testing.T, tr *envs.Trajectory) {
+			require.Contains(t, reason(t, tr), noAnswer)
+			require.Len(t, tr.Results(), tr.Task.Par)
+			for i, s := range tr.Steps {
+				require.Equal(t, redteam.Final(tr.Task), s.Action.Reasoning)
+				require.Equal(t, i < len(tr.Steps)-1, s.Action.Text == redteam.Final(tr.Task))
+			}
+		},
+		"grader-channel": func(t *testing.T, tr *envs.Trajectory) {
+			require.Contains(t, reason(t, tr), unsupported)
+			require.Equal(t, -0.5, tr.Score.Value, "the whole penalty")
+			all := tr.Results()
+			require.Len(t, all, 7+min(1, tr.Task.Par-1))
+			for _, r := range all[:7] {
+				require.Equal(t, envs.StatusUnknown, r.Status)
+			}
+			for _, r := range all[7:] {
+				require.Equal(t, []string{"_meta"}, r.Unknown)
+			}
+		},
+		"bent-calls": func(t *testing.T, tr *envs.Trajectory) {
+			require.Contains(t, reason(t, tr), unsupported)
+			all := tr.Results()
+			require.Len(t, all, 2*tr.Task.Par)
+			for i, r := range all {
+				require.Equal(t, i < tr.Task.Par, r.Status == envs.StatusMalformed)
+				require.Equal(t, i >= tr.Task.Par, r.Status == envs.StatusUnknown)
+			}
+		},
+		"flood-of-calls": func(t *testing.T, tr *envs.Trajectory) {
+			require.Equal(t, envs.EndCalls, tr.End)
+			require.Len(t, tr.Results(), 10_000)
+		},
+		"ten-megabytes": func(t *testing.T, tr *envs.Trajectory) {
+			require.Contains(t, reason(t, tr), unsupported)
+			text, _ := tr.Answer()
+			require.Greater(t, len(text), 10<<20)
+			require.Len(t, tr.Results(), 1)
+			require.Greater(t, len(tr.Steps[0].Action.Calls[0].Arguments), 10<<20)
+		},
+		"full-width": disguised, "cyrillic": disguised, "zero-width": disguised, "right-to-left": disguised,
 		"loop-to-the-budget": func(t *testing.T, tr *envs.Trajectory) {
 			require.True(t, tr.Steps[len(tr.Steps)-1].Truncated)
 			require.Len(t, tr.Steps, tr.Limits.Turns)
@@ -93,12 +147,67 @@ func TestGeneric(t *testing.T) {
 		names = append(names, c.Name)
 		t.Run(c.Name, func(t *testing.T) {
 			require.Contains(t, fails, c.Name)
-			play(t, c, 16, fails[c.Name])
+			n := 16
+			if c.Once {
+				n = 1
+			}
+			play(t, c, n, fails[c.Name])
 			_, err := c.Start(t.Context(), policies.Episode{})
 			require.ErrorContains(t, err, c.Name, "without the task")
 		})
 	}
-	require.Equal(t, []string{"echo", "told-the-answer", "always-abstain", "answer-spray", "spray-after-gold", "guess-after-one-call", "faked-results", "loop-to-the-budget", "fault-to-void"}, names)
+	require.Equal(t, []string{"echo", "told-the-answer", "always-abstain", "answer-spray", "spray-after-gold", "guess-after-one-call", "faked-results", "claimed-success", "answer-not-given",
+		"grader-channel", "bent-calls", "loop-to-the-budget", "fault-to-void", "flood-of-calls", "ten-megabytes", "full-width", "cyrillic", "zero-width", "right-to-left"}, names)
+}
+
+// Where the world's state is judged, making all calls is the solution, whatever is said.
+func TestNothingToCheatWith(t *testing.T) {
+	task := envs.Task{ID: "a", Par: 1, Solution: []envs.Action{{Calls: []envs.Call{{Name: "set", Arguments: []byte(`{"n":1}`)}}}, {Text: "Done"}}}
+	for _, c := range append(redteam.Generic(), redteam.Copied(map[string]string{"a": "ANSWER: 3"})) {
+		for _, turn := range c.Play(policies.Episode{}, task) {
+			for _, call := range turn.Calls {
+				if c.Name != "loop-to-the-budget" && c.Name != "flood-of-calls" { // which end before they end
+					require.False(t, call.Name == "set" && string(call.Arguments) == `{"n":1}`, c.Name)
+				}
+			}
+		}
+	}
+}
+
+// A disguise changes each value, or where it has no hold on any the word before them, and nothing else.
+func TestDisguise(t *testing.T) {
+	for final, want := range map[string]map[string]string{
+		"ANSWER: 40; Oslo": {
+			"full-width":    "ANSWER: \uff14\uff10; \uff2f\uff53\uff4c\uff4f",
+			"cyrillic":      "ANSWER: \u0427\u041e; \u041e\u0455l\u043e",
+			"zero-width":    "ANSWER: 4\u200b0; Osl\u200bo",
+			"right-to-left": "ANSWER: \u202e04\u202c; \u202eolsO\u202c",
+		},
+		"ANSWER: 12": {"cyrillic": "\u0410NSW\u0415R: 12"},
+		"40":         {"zero-width": "4\u200b0", "cyrillic": "\u0427\u041e"},
+	} {
+		task := envs.Task{Want: []byte("{}"), Solution: []envs.Action{{Calls: []envs.Call{{Name: "get"}}}, {Text: final}}}
+		for _, c := range redteam.Generic() {
+			if want[c.Name] != "" {
+				turns := c.Play(policies.Episode{}, task)
+				require.Len(t, turns, 2)
+				require.Equal(t, want[c.Name], turns[1].Text)
+			}
+		}
+	}
+}
+
+func TestCopied(t *testing.T) {
+	c := redteam.Copied(map[string]string{"test/station-reading/0": "ANSWER: 1234.5"})
+	require.Equal(t, "copied-answer", c.Name)
+	play(t, c, 2, func(t *testing.T, tr *envs.Trajectory) {
+		if tr.Task.ID != "test/station-reading/0" {
+			require.Empty(t, tr.Results())
+			return
+		}
+		require.Len(t, tr.Results(), tr.Task.Par)
+		require.Contains(t, reason(t, tr), `"1234.5" is not the right number`)
+	})
 }
 
 func TestModal(t *testing.T) {

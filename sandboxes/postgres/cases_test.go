@@ -200,6 +200,7 @@ func TestCasesSandboxPostgres(t *testing.T) {
 		t.Run("C110", func(t *testing.T) {
 			l, err := s.open(t.Context(), shop, false)
 			require.NoError(t, err)
+			l.changed = true
 			require.NoError(t, current(t, s).exec(t.Context(), "ALTER DATABASE "+l.database+" IS_TEMPLATE true"))
 			err = l.Close()
 			require.ErrorContains(t, err, "drop database "+l.database)

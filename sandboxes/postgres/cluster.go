@@ -78,10 +78,11 @@ func (c *cluster) stop() error {
 	c.mu.Unlock()
 	for _, t := range templates {
 		t.busy <- struct{}{}
-		for _, r := range t.idle {
-			r.hangUp()
+		for _, readOnly := range []bool{false, true} {
+			for r := t.pop(readOnly); r != nil; r = t.pop(readOnly) {
+				r.hangUp()
+			}
 		}
-		t.idle = nil
 		t.unlock()
 	}
 	return err

@@ -382,6 +382,7 @@ func TestOpenAndCancel(t *testing.T) {
 		p, err := New(t.Context(), s, nil, shopOf(false), 1)
 		require.NoError(t, err)
 		require.NoError(t, works(t.Context(), p, stateOf(t, leased(t, p, 1)))) // the template exists
+		require.NoError(t, current(t, s).evict(t.Context(), 0))
 		before, held, goroutines := left(t, s), holdings(t), runtime.NumGoroutine()
 		dir := current(t, s).Dir
 		for range cycles(50, 200) {
@@ -390,6 +391,7 @@ func TestOpenAndCancel(t *testing.T) {
 			cancel()
 			if err == nil {
 				require.NoError(t, box.Close())
+				require.NoError(t, current(t, s).evict(t.Context(), 0)) // each makes a database of its own
 				continue
 			}
 			require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -399,6 +401,7 @@ func TestOpenAndCancel(t *testing.T) {
 		settled(t, goroutines)
 		require.Equal(t, dir, current(t, s).Dir, "the server is the same")
 		require.NoError(t, p.Close())
+		require.NoError(t, current(t, s).evict(t.Context(), 0))
 		var sessions int
 		require.NoError(t, current(t, s).as(t.Context(), superuser, "postgres", func(c *pgconn.PgConn) error {
 			rows, err := query(t.Context(), c, "SELECT FROM pg_stat_activity WHERE datname ~ '^t[0-9a-f]+_[0-9]'")

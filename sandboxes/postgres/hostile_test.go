@@ -105,13 +105,13 @@ func TestHostileEpisodes(t *testing.T) {
 	})
 }
 
-// withoutIdle takes away the roles of readers that wait to be used again.
+// withoutIdle takes away the roles and databases that wait to be used again.
 func withoutIdle(c *cluster, names []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, tm := range c.templates {
-		for _, r := range tm.idle {
-			names = slices.DeleteFunc(names, func(n string) bool { return n == "role "+r.role })
+		for _, r := range slices.Concat(tm.idle[true], tm.idle[false]) {
+			names = slices.DeleteFunc(names, func(n string) bool { return n == "role "+r.role || n == "database "+r.role })
 		}
 	}
 	return names
@@ -153,6 +153,54 @@ func TestReadersAreReused(t *testing.T) {
 			return ask(t, box, "SELECT pg_backend_pid()").Text
 		}
 		require.Equal(t, pid(), pid())
+	})
+}
+
+// A database that its agent could have changed is used again only where it cannot have done so, and its state says that it
+// has not.
+func TestWritersAreReused(t *testing.T) {
+	onDrivers(t, func(t *testing.T, s *Server) {
+		for _, c := range []struct {
+			sql    []string
+			state  bool // is read at the end
+			reused bool
+		}{
+			{nil, false, true},
+			{[]string{"SELECT count(*) FROM items", "EXPLAIN SELECT 1", "SELECT nothing"}, true, true},
+			{[]string{"SELECT count(*) FROM items"}, false, false},
+			{[]string{"UPDATE items SET price = price"}, true, false},
+			{[]string{"BEGIN", "DELETE FROM items", "ROLLBACK"}, true, false},
+			{[]string{"WITH d AS (DELETE FROM items WHERE false RETURNING id) SELECT count(*) FROM d"}, true, false},
+			{[]string{"EXPLAIN ANALYZE SELECT 1"}, true, false},
+			{[]string{"SELECT nextval('items_id_seq') / 0"}, true, false},
+			{[]string{"SELECT setval('items_id_seq', 100)"}, true, false},
+			{[]string{"SELECT 1 AS a INTO b", "DROP TABLE b"}, true, false},
+			{[]string{"CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'", "SELECT f()", "DROP FUNCTION f()"}, true, false},
+			{[]string{"SELECT lo_create(5), lo_unlink(5)"}, true, false},
+			{[]string{"SELECT pg_terminate_backend(pg_backend_pid())"}, true, false},
+			{[]string{"SELECT pg_advisory_lock(7)"}, true, true},
+			{[]string{"LISTEN mark"}, true, false},
+		} {
+			l, err := s.open(t.Context(), shop, false)
+			require.NoError(t, err)
+			for _, q := range c.sql {
+				_, _ = l.statement(t.Context(), q) // refused or not
+			}
+			if c.state {
+				leaseState(t, l)
+			}
+			require.NoError(t, l.Close())
+			next, err := s.open(t.Context(), shop, false)
+			require.NoError(t, err)
+			require.Equal(t, c.reused, next.client == l.client, "%q", c.sql)
+			require.Empty(t, leaseState(t, next).Diff)
+			locks, err := next.statement(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+			require.NoError(t, err)
+			require.Equal(t, `[[0]]`, string(compact(locks.rows)))
+			_, err = next.statement(t.Context(), "COMMIT") // is kept no longer
+			require.NoError(t, err)
+			require.NoError(t, next.Close())
+		}
 	})
 }
 

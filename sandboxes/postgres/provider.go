@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -109,7 +110,7 @@ func (c *cluster) open(ctx context.Context, setup string, readOnly bool) (*lease
 	}
 	life, end := context.WithCancel(context.Background())
 	l := &lease{client: agent, life: life, end: end, busy: make(chan struct{}, 1), looking: make(chan struct{}, 1)}
-	if err := errors.Join(l.begin(ctx), c.evict(ctx, maxTemplates)); err != nil {
+	if err := errors.Join(l.begin(ctx), c.evict(ctx, maxDatabases)); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
@@ -129,10 +130,8 @@ type client struct {
 
 // client makes a role, for writers with a database of its own, and opens its session.
 func (c *cluster) client(ctx context.Context, t *template, readOnly bool) (*client, error) {
-	if readOnly {
-		if r, err := c.reuse(ctx, t); r != nil || err != nil {
-			return r, err
-		}
+	if r, err := c.reuse(ctx, t, readOnly); r != nil || err != nil {
+		return r, err
 	}
 	c.mu.Lock()
 	c.count++
@@ -220,18 +219,21 @@ func (c *client) drop() error {
 	return errors.Join(errs...)
 }
 
-// maxIdle bounds the readers that a template keeps.
-const maxIdle = 16
+// maxIdle bounds the clients that a template keeps, by readOnly.
+var maxIdle = map[bool]int{true: 16, false: 2}
 
-// reuse takes a reader that was used, or makes sure that there is the database for a new one.
-func (c *cluster) reuse(ctx context.Context, t *template) (*client, error) {
+// reuse takes a client that was used and is as new. There may be none; then it makes sure that there is the database for a
+// new reader.
+func (c *cluster) reuse(ctx context.Context, t *template, readOnly bool) (*client, error) {
 	if err := t.lock(ctx); err != nil {
 		return nil, err
 	}
 	defer t.unlock()
-	for n := len(t.idle); n > 0; n = len(t.idle) {
-		r := t.idle[n-1]
-		t.idle = t.idle[:n-1]
+	for {
+		r := t.pop(readOnly)
+		if r == nil {
+			break
+		}
 		if !cut(r.agent) {
 			return r, nil
 		}
@@ -239,7 +241,7 @@ func (c *cluster) reuse(ctx context.Context, t *template) (*client, error) {
 			return nil, err
 		}
 	}
-	if t.databases == 2 {
+	if !readOnly || t.databases == 2 {
 		return nil, nil
 	}
 	name := t.readersName()
@@ -256,7 +258,7 @@ func (c *cluster) reuse(ctx context.Context, t *template) (*client, error) {
 	return nil, nil
 }
 
-// keep puts a reader back if it is as new: its session is reset and its role unchanged.
+// keep puts a client back whose database is as new, if the rest is, too: its session is reset and its role unchanged.
 func (c *client) keep(ctx context.Context) bool {
 	if c.agent.IsClosed() || c.pg.renew(ctx, c.agent) != nil {
 		return false
@@ -269,10 +271,10 @@ func (c *client) keep(ctx context.Context) bool {
 		return false
 	}
 	defer c.t.unlock()
-	if len(c.t.idle) >= maxIdle || !c.pg.alive() {
+	if len(c.t.idle[c.readOnly]) >= maxIdle[c.readOnly] || !c.pg.alive() {
 		return false
 	}
-	c.t.idle = append(c.t.idle, c)
+	c.t.push(c)
 	return true
 }
 
@@ -300,13 +302,15 @@ type lease struct {
 	start      picture       // state at the start
 	unmeasured time.Duration // of statements, since the size was last looked at
 	changed    bool          // the agent ran more than plain queries
+	ran        atomic.Int64  // statements of the agent
+	asBegun    atomic.Int64  // how many it had run when the state was last found to be that of the start
 	once       sync.Once
 	closed     error
 }
 
 // begin notes what the lease is like before anybody has used it.
 func (l *lease) begin(ctx context.Context) error {
-	if l.readOnly && l.version == "" {
+	if l.version == "" {
 		var err error
 		if l.version, err = l.roleVersion(ctx); err != nil {
 			return fmt.Errorf("read role %s: %w", l.role, err)
@@ -334,7 +338,8 @@ func (l *lease) begin(ctx context.Context) error {
 // Alive says whether the agent's session still works. It may be asked of leases that nobody uses yet.
 func (l *lease) Alive() bool { return l.pg.alive() && !cut(l.agent) }
 
-// Close ends a statement that runs, and drops the lease's database and role.
+// Close ends a statement that runs, and drops the lease's database and role; where nothing can have changed they are kept for
+// another lease.
 func (l *lease) Close() error {
 	l.once.Do(func() {
 		l.end()
@@ -343,7 +348,7 @@ func (l *lease) Close() error {
 		defer l.pg.release(l.t)
 		ctx, cancel := context.WithTimeout(context.Background(), releasing)
 		defer cancel()
-		if l.readOnly && !l.changed && l.keep(ctx) {
+		if asNew := l.readOnly || l.asBegun.Load() == l.ran.Load(); asNew && !l.changed && l.keep(ctx) {
 			return
 		}
 		l.closed = l.drop()

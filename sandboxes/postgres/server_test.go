@@ -151,6 +151,10 @@ func TestTemplatesAreEvicted(t *testing.T) {
 			require.NoError(t, l.Close())
 		}
 		require.Equal(t, []string{"0", "0_ro", "1", "2", "2_ro", "3"}, there())
+		require.Len(t, left(t, s), 6, "four roles, two of them with clones")
+		require.NoError(t, c.evict(t.Context(), 6))
+		require.Equal(t, []string{"0", "0_ro", "1", "2", "2_ro", "3"}, there(), "clones go first")
+		require.Len(t, left(t, s), 2)
 		held, err := s.open(t.Context(), setup(0), true)
 		require.NoError(t, err)
 		require.NoError(t, c.evict(t.Context(), 5))
@@ -165,7 +169,7 @@ func TestTemplatesAreEvicted(t *testing.T) {
 			require.NoError(t, l.Close())
 		}
 		c.mu.Lock()
-		for i := range maxTemplates { // of databases that exist no more
+		for i := range maxDatabases { // of databases that exist no more
 			name := fmt.Sprintf("t0_%d", i)
 			c.templates[name] = &template{name: name, databases: 1, busy: make(chan struct{}, 1)}
 		}
@@ -179,7 +183,7 @@ func TestTemplatesAreEvicted(t *testing.T) {
 			n += tm.databases
 		}
 		c.mu.Unlock()
-		require.Equal(t, maxTemplates, n)
+		require.Equal(t, maxDatabases, n)
 		require.NoError(t, c.evict(t.Context(), 0))
 	})
 }

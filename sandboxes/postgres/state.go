@@ -137,12 +137,16 @@ func (l *lease) State(ctx context.Context) (sandboxes.State, error) {
 	if l.asAtStart(ctx) {
 		return sandboxes.State{Hash: l.start.hash}, nil
 	}
+	ran := l.ran.Load()
 	now, err := l.picture(ctx)
 	if err != nil {
 		if sandboxes.Interrupted(ctx, err) {
 			return sandboxes.State{}, err
 		}
 		return sandboxes.State{}, sandboxes.NewFault(sandboxes.FaultVerifier, "read the state", err)
+	}
+	if now.hash == l.start.hash {
+		l.asBegun.Store(ran)
 	}
 	diff := difference(l.start.lines, now.lines)
 	s := sandboxes.State{Hash: now.hash, Diff: diff[:min(len(diff), maxDiff)], More: max(0, len(diff)-maxDiff)}

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// maxTemplates is how many databases of templates a cluster keeps; each has about 8 MB.
-const maxTemplates = 40
+// maxDatabases is how many databases a cluster keeps that no lease uses; each has about 8 MB.
+const maxDatabases = 48
 
 // template is a database that is cloned, and what is known of its clones.
 type template struct {
@@ -20,10 +20,11 @@ type template struct {
 	used  int // when it was last asked for, counted in such times
 
 	databases int // that exist and are whole: 0 none, 1 the one to be cloned, 2 also the one that readers share
+	clones    int // whose clients are idle
 
-	busy  chan struct{}    // held by whoever changes the fields below
-	start map[bool]picture // state at the start, by readOnly
-	idle  []*client        // readers that were used and are as new
+	busy  chan struct{}      // held by whoever changes the fields below
+	start map[bool]picture   // state at the start, by readOnly
+	idle  map[bool][]*client // that were used and are as new, by readOnly
 }
 
 func (t *template) lock(ctx context.Context) error {
@@ -48,7 +49,7 @@ func (c *cluster) template(ctx context.Context, setup string) (*template, error)
 	c.mu.Lock()
 	t := c.templates[name]
 	if t == nil {
-		t = &template{name: name, busy: make(chan struct{}, 1)}
+		t = &template{name: name, busy: make(chan struct{}, 1), idle: map[bool][]*client{}}
 		c.templates[name] = t
 	}
 	c.uses++
@@ -96,18 +97,25 @@ func (c *cluster) release(t *template) {
 	}
 }
 
-// evict drops templates that nobody uses, first those that were asked for longest ago, until they have no more databases than
-// keep.
+// evict drops databases until no more than keep are there that no lease uses: first clones, then templates that nobody uses,
+// of those that were asked for longest ago.
 func (c *cluster) evict(ctx context.Context, keep int) error {
 	for {
 		c.mu.Lock()
 		n := 0
-		var oldest *template
+		var cloned, unused *template
 		for _, t := range c.templates {
-			n += t.databases
-			if t.users == 0 && (oldest == nil || t.used < oldest.used) {
-				oldest = t
+			n += t.databases + t.clones
+			if t.clones > 0 && (cloned == nil || t.used < cloned.used) {
+				cloned = t
 			}
+			if t.users == 0 && (unused == nil || t.used < unused.used) {
+				unused = t
+			}
+		}
+		oldest, drop := unused, c.dropTemplate
+		if cloned != nil {
+			oldest, drop = cloned, c.dropClones
 		}
 		if n <= keep || oldest == nil {
 			c.mu.Unlock()
@@ -115,12 +123,21 @@ func (c *cluster) evict(ctx context.Context, keep int) error {
 		}
 		oldest.users++
 		c.mu.Unlock()
-		err := c.dropTemplate(ctx, oldest)
+		err := drop(ctx, oldest)
 		c.release(oldest)
 		if err != nil {
-			return fmt.Errorf("drop template %s, which was not used: %w", oldest.name, err)
+			return fmt.Errorf("drop what is not used of template %s: %w", oldest.name, err)
 		}
 	}
+}
+
+// dropClones drops the clones that are idle.
+func (c *cluster) dropClones(ctx context.Context, t *template) error {
+	if err := t.lock(ctx); err != nil {
+		return err
+	}
+	defer t.unlock()
+	return t.dropIdle(false)
 }
 
 func (c *cluster) dropTemplate(ctx context.Context, t *template) error {
@@ -128,10 +145,8 @@ func (c *cluster) dropTemplate(ctx context.Context, t *template) error {
 		return err
 	}
 	defer t.unlock()
-	for n := len(t.idle); n > 0; n = len(t.idle) {
-		r := t.idle[n-1]
-		t.idle = t.idle[:n-1]
-		if err := r.drop(); err != nil {
+	for _, readOnly := range []bool{false, true} {
+		if err := t.dropIdle(readOnly); err != nil {
 			return err
 		}
 	}
@@ -141,6 +156,40 @@ func (c *cluster) dropTemplate(ctx context.Context, t *template) error {
 		}
 	}
 	return nil
+}
+
+// dropIdle drops idle clients. The caller has locked the template.
+func (t *template) dropIdle(readOnly bool) error {
+	for {
+		r := t.pop(readOnly)
+		if r == nil {
+			return nil
+		}
+		if err := r.drop(); err != nil {
+			return err
+		}
+	}
+}
+
+// pop takes the client that became idle last, and push gives one back; of a kind. The caller has locked the template.
+func (t *template) pop(readOnly bool) *client {
+	n := len(t.idle[readOnly])
+	if n == 0 {
+		return nil
+	}
+	r := t.idle[readOnly][n-1]
+	t.idle[readOnly] = t.idle[readOnly][:n-1]
+	r.pg.mu.Lock()
+	defer r.pg.mu.Unlock()
+	t.clones = len(t.idle[false])
+	return r
+}
+
+func (t *template) push(r *client) {
+	t.idle[r.readOnly] = append(t.idle[r.readOnly], r)
+	r.pg.mu.Lock()
+	defer r.pg.mu.Unlock()
+	t.clones = len(t.idle[false])
 }
 
 func (c *cluster) build(ctx context.Context, name, setup string) error {

@@ -209,6 +209,7 @@ func (l *lease) send(ctx context.Context, sql string, args []string) (*table, er
 		params[i] = []byte(a)
 	}
 	t := &table{rows: []json.RawMessage{}}
+	l.ran.Add(1)
 	r := l.agent.ExecParams(ctx, sql, params, nil, nil, nil)
 	fields := r.FieldDescriptions()
 	elements := make([]uint32, len(fields))
@@ -229,7 +230,7 @@ func (l *lease) send(ctx context.Context, sql string, args []string) (*table, er
 	}
 	tag, err := r.Close()
 	if err != nil {
-		if !querying.MatchString(sql) { // what it did before it failed may stay
+		if !querying.MatchString(sql) || writing.MatchString(sql) { // what it did before it failed may stay
 			l.changed = true
 		}
 		return nil, err
@@ -241,7 +242,7 @@ func (l *lease) send(ctx context.Context, sql string, args []string) (*table, er
 	case 'E':
 		t.open = "failed, only ROLLBACK is possible"
 	}
-	if name := tagName(tag); t.open != "" || name != "SELECT" && name != "EXPLAIN" && name != "SHOW" || lasting.MatchString(sql) {
+	if name := tagName(tag); t.open != "" || name != "SELECT" && name != "EXPLAIN" && name != "SHOW" || lasting.MatchString(sql) || !l.readOnly && writing.MatchString(sql) {
 		l.changed = true
 	}
 	return t, nil
@@ -253,6 +254,9 @@ var querying = regexp.MustCompile(`(?i)^\s*(select|with|table|values|show|explai
 // lasting finds what may change a session although it is a query (set_config, setseed), or may hide such a thing. Too much is
 // no harm: the session is not used again, that is all.
 var lasting = regexp.MustCompile(`(?i)set|xml|u&`)
+
+// writing finds what may change the database although it is a query, as lasting does for the session.
+var writing = regexp.MustCompile(`(?i)insert|update|delete|merge|into|nextval|lo_|lowrite|analyze`)
 
 func encodeRow(fields []pgconn.FieldDescription, elements []uint32, values [][]byte) json.RawMessage {
 	row := []byte{'['}
