@@ -220,7 +220,7 @@ func (c *client) drop() error {
 }
 
 // maxIdle bounds the clients that a template keeps, by readOnly.
-var maxIdle = map[bool]int{true: 16, false: 2}
+var maxIdle = map[bool]int{true: 16, false: 1}
 
 // reuse takes a client that was used and is as new. There may be none; then it makes sure that there is the database for a
 // new reader.

@@ -9,7 +9,7 @@ import (
 )
 
 // maxDatabases is how many databases a cluster keeps that no lease uses; each has about 8 MB.
-const maxDatabases = 48
+const maxDatabases = 64
 
 // template is a database that is cloned, and what is known of its clones.
 type template struct {
