@@ -125,7 +125,7 @@ func playedAnew(t *testing.T, spec envs.Spec, r *Record) bool {
 }
 
 // sample is how many tasks of a record are replayed on drivers other than the first.
-const sample = 20
+const sample = 10
 
 // first is the record of the first tasks alone.
 func (r *Record) first(tasks int) *Record {

@@ -35,8 +35,8 @@ var live = []string{"local", "container"}
 // Envs lists the environments, sorted by name.
 func Envs() []Entry {
 	return []Entry{
-		{"DBA-v0", "keep a live Postgres database in order, with a linter for its schema", live, []string{"train", "test", "ood"}, 100, onPostgres(dba.Spec), dba.Rules},
-		{"Postgres-v0", "questions to a live Postgres database, and repairs of it", live, []string{"train", "test", "ood"}, 200, onPostgres(postgres.Spec), postgres.Rules},
+		{"DBA-v0", "keep a live Postgres database in order, with a linter for its schema", live, []string{"train", "test", "ood"}, 60, onPostgres(dba.Spec), dba.Rules},
+		{"Postgres-v0", "questions to a live Postgres database, and repairs of it", live, []string{"train", "test", "ood"}, 120, onPostgres(postgres.Spec), postgres.Rules},
 		{"Weather-v0", "questions about an invented weather service", []string{"in-process"}, []string{"train", "test", "ood"}, 500,
 			func(context.Context, string) (envs.Spec, error) { return weather.Spec() }, nil},
 	}

@@ -247,6 +247,7 @@ func TestCasesSandboxPostgres(t *testing.T) {
 }
 
 func TestCasesBusy(t *testing.T) {
+	t.Parallel()
 	onDrivers(t, func(t *testing.T, s *Server) {
 		t.Parallel()
 		p := provider(t, s, false, 1)

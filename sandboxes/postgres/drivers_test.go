@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -50,6 +51,8 @@ func bootContainer(ctx context.Context) (Instance, error) {
 }
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "6") // more than there are processors: such tests wait for limits
 	code := m.Run()
 	for _, s := range closing.servers {
 		if err := s.Close(); err != nil {
@@ -70,9 +73,13 @@ func (d driver) there(t testing.TB, err error) {
 	require.NoError(t, err)
 }
 
-// onDrivers runs a test on the shared server of each driver.
+// onDrivers runs a test on the shared server of each driver, with -short on the first alone: what the race detector looks
+// for is the same on all.
 func onDrivers(t *testing.T, test func(t *testing.T, s *Server)) {
-	for _, d := range drivers {
+	for i, d := range drivers {
+		if i > 0 && testing.Short() {
+			break
+		}
 		t.Run(d.name, func(t *testing.T) {
 			s, err := d.shared()
 			d.there(t, err)

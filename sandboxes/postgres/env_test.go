@@ -190,8 +190,10 @@ func play(t *testing.T, e *envs.Env, sql string) envs.CallResult {
 
 // The episode whose server dies is void. The one whose agent ends its session is not.
 func TestVoid(t *testing.T) {
+	t.Parallel()
 	for _, d := range drivers {
 		t.Run("server dies/"+d.name, func(t *testing.T) {
+			t.Parallel()
 			s := d.start(t)
 			e := env(t, provider(t, s, false, 1), time.Minute)
 			require.False(t, play(t, e, "DELETE FROM items WHERE id = 1").IsError)
@@ -203,6 +205,7 @@ func TestVoid(t *testing.T) {
 			require.Nil(t, e.Trajectory().Score)
 		})
 		t.Run("answer lost/"+d.name, func(t *testing.T) {
+			t.Parallel()
 			w := &wire{boot: d.boot, mark: []byte("lost write"), cut: true}
 			s := driver{name: d.name, boot: w.start}.start(t)
 			e := env(t, provider(t, s, false, 1), time.Minute)
@@ -214,6 +217,7 @@ func TestVoid(t *testing.T) {
 		})
 	}
 	onDrivers(t, func(t *testing.T, s *Server) {
+		t.Parallel()
 		e := env(t, provider(t, s, false, 1), time.Minute)
 		for _, q := range []string{"SELECT pg_terminate_backend(pg_backend_pid())", "SELECT pg_cancel_backend(pg_backend_pid())", "SELECT pg_sleep(60)"} {
 			require.Equal(t, envs.StatusToolError, play(t, e, q).Status, q)
@@ -227,6 +231,7 @@ func TestVoid(t *testing.T) {
 
 // One of 16 episodes waits for an answer that does not come; the limit of a statement ends that, and the others go on.
 func TestCasesOneHangs(t *testing.T) {
+	t.Parallel()
 	onDrivers(t, func(t *testing.T, s *Server) {
 		t.Parallel()
 		p := provider(t, s, true, 1)

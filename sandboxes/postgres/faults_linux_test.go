@@ -142,6 +142,7 @@ func traces(t testing.TB, dir string) (left []string) {
 
 // Whatever befalls a server in mid-episode, its leases end as nobody's failure and close, and those that come later work.
 func TestStricken(t *testing.T) {
+	t.Parallel()
 	kill := func(t *testing.T, postmaster int, _ *lease) { signal(t, syscall.SIGKILL, postmaster) }
 	killSession := func(t *testing.T, postmaster int, l *lease) {
 		signal(t, syscall.SIGKILL, backendOf(t, postmaster, l.agent))
@@ -171,12 +172,10 @@ func TestStricken(t *testing.T) {
 			}
 			t.Run(strike.name+"/"+d.name, func(t *testing.T) {
 				d.reach(t)
-				if strike.slow {
-					if testing.Short() {
-						t.Skip("it takes ten seconds")
-					}
-					t.Parallel()
+				if strike.slow && testing.Short() {
+					t.Skip("it takes ten seconds")
 				}
+				t.Parallel()
 				s := d.start(t)
 				p := provider(t, s, false, 1)
 				sibling := leased(t, p, 1)
@@ -292,6 +291,7 @@ func TestFullDisk(t *testing.T) {
 
 // A server that takes no sessions any more is given up, although those that it has go on.
 func TestServerTakesNoSessions(t *testing.T) {
+	t.Parallel()
 	for _, d := range drivers {
 		t.Run(d.name, func(t *testing.T) {
 			d.reach(t)

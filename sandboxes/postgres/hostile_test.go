@@ -64,7 +64,7 @@ func episodes() int {
 	if testing.Short() {
 		return len(attacks)
 	}
-	return 50
+	return 25 // and as many of the other kind
 }
 
 func TestHostileEpisodes(t *testing.T) {

@@ -145,6 +145,7 @@ func TestQuery(t *testing.T) {
 }
 
 func TestQueryErrors(t *testing.T) {
+	t.Parallel()
 	onDrivers(t, func(t *testing.T, s *Server) {
 		t.Parallel()
 		p := provider(t, s, false, 1)
@@ -178,6 +179,7 @@ func TestQueryErrors(t *testing.T) {
 
 // An agent may take the server's limit away, not ours.
 func TestStatementLimitStands(t *testing.T) {
+	t.Parallel()
 	onDrivers(t, func(t *testing.T, s *Server) {
 		t.Parallel()
 		box := leased(t, provider(t, s, false, 1), 1)
@@ -340,7 +342,7 @@ func TestStateOfLongRows(t *testing.T) {
 		var seen []string
 		for _, end := range []string{"a", "b", "b"} {
 			box := leased(t, p, 1)
-			require.False(t, ask(t, box, "INSERT INTO customers (name) SELECT current_user || repeat('x', 10000000) || '"+end+"'").IsError)
+			require.False(t, ask(t, box, "INSERT INTO customers (name) SELECT current_user || repeat('x', 2000000) || '"+end+"'").IsError)
 			seen = append(seen, stateOf(t, box).Hash)
 			require.NoError(t, box.Close())
 		}

@@ -99,6 +99,8 @@ func TestScratchAfterDeath(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	empty(t, s)
+	ended := current(t, s).Ended
 	require.NoError(t, syscall.Kill(postmaster(t, s), syscall.SIGKILL))
+	<-ended // sessions live on for a moment
 	empty(t, s)
 }

@@ -211,7 +211,17 @@ func (l *lease) picture(ctx context.Context) (picture, error) {
 		if err := run(ctx, c, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = pg_catalog"); err != nil {
 			return err
 		}
-		for _, q := range definitions {
+		there, err := query(ctx, c, whichRare)
+		if err != nil {
+			return err
+		}
+		defined := definitions
+		for i, is := range there[0] {
+			if string(is) == "t" {
+				defined = append(slices.Clip(defined), rare[i].sql)
+			}
+		}
+		for _, q := range defined {
 			var args []string
 			if strings.Contains(q, "$1") {
 				args = []string{l.role}
@@ -308,30 +318,11 @@ var definitions = []string{
 		FROM pg_constraint k JOIN pg_namespace n ON n.oid = k.connamespace WHERE ` + own + " AND " + extension("pg_constraint", "k"),
 	`SELECT format('index %s valid %s clustered %s', pg_get_indexdef(i.indexrelid), i.indisvalid, i.indisclustered)
 		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE ` + own,
-	`SELECT format('view %I.%I: %s', n.nspname, c.relname, pg_get_viewdef(c.oid)) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.relkind IN ('v','m') AND ` + own + " AND " + extension("pg_class", "c"),
-	`SELECT format('trigger %s enabled %s', pg_get_triggerdef(t.oid), t.tgenabled) FROM pg_trigger t WHERE NOT t.tgisinternal`,
-	`SELECT format('rule %s enabled %s', pg_get_ruledef(r.oid), r.ev_enabled) FROM pg_rewrite r WHERE r.rulename <> '_RETURN' AND r.oid >= ` + firstOwn,
-	`SELECT format('policy %I on %s command %s permissive %s roles %s using %s check %s', p.polname, p.polrelid::regclass, p.polcmd, p.polpermissive,
-		p.polroles::regrole[], pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid)) FROM pg_policy p`,
-	`SELECT format('routine %s owner %s grants %s: %s', p.oid::regprocedure, pg_get_userbyid(p.proowner), p.proacl, CASE WHEN p.prokind <> 'a' THEN pg_get_functiondef(p.oid) END)
-		FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE ` + own + " AND " + extension("pg_proc", "p"),
-	`SELECT format('type %I.%I %s owner %s grants %s base %s not null %s default %s labels %s', n.nspname, t.typname, t.typtype, pg_get_userbyid(t.typowner), t.typacl,
-		CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod) END, t.typnotnull, t.typdefault,
-		(SELECT string_agg(quote_literal(e.enumlabel), ',' ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid))
-		FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype IN ('d','e','r','b') AND t.typcategory <> 'A' AND ` + own + " AND " + extension("pg_type", "t"),
 	`SELECT format('sequence %I.%I type %s start %s from %s to %s by %s cache %s cycle %s', n.nspname, c.relname, format_type(s.seqtypid, NULL), s.seqstart, s.seqmin, s.seqmax, s.seqincrement, s.seqcache, s.seqcycle)
 		FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE ` + own,
 	`SELECT format('extension %I version %s', extname, extversion) FROM pg_extension`,
-	`SELECT format('large object %s owner %s grants %s', m.oid, pg_get_userbyid(m.lomowner), m.lomacl) FROM pg_largeobject_metadata m`,
 	`SELECT format('comment on %s %s: %s', i.type, i.identity, d.description) FROM pg_description d, pg_identify_object(d.classoid, d.objoid, d.objsubid) i
 		WHERE d.objoid >= ` + firstOwn + ` OR d.classoid = 'pg_namespace'::regclass AND d.objoid = 'public'::regnamespace`,
-	`SELECT format('%s %s', i.type, i.identity) FROM (
-		SELECT tableoid, oid FROM pg_cast UNION ALL SELECT tableoid, oid FROM pg_operator UNION ALL SELECT tableoid, oid FROM pg_opclass UNION ALL
-		SELECT tableoid, oid FROM pg_collation UNION ALL SELECT tableoid, oid FROM pg_conversion UNION ALL SELECT tableoid, oid FROM pg_language UNION ALL
-		SELECT tableoid, oid FROM pg_ts_config UNION ALL SELECT tableoid, oid FROM pg_ts_dict UNION ALL SELECT tableoid, oid FROM pg_publication UNION ALL
-		SELECT tableoid, oid FROM pg_statistic_ext UNION ALL SELECT tableoid, oid FROM pg_default_acl UNION ALL SELECT tableoid, oid FROM pg_foreign_server UNION ALL
-		SELECT tableoid, oid FROM pg_event_trigger) o, pg_identify_object(o.tableoid, o.oid, 0) i WHERE o.oid >= ` + firstOwn,
 	`SELECT format('role super %s create db %s create role %s replication %s login %s bypass %s limit %s until %s member of %s', r.rolsuper, r.rolcreatedb, r.rolcreaterole, r.rolreplication, r.rolcanlogin,
 		r.rolbypassrls, r.rolconnlimit, r.rolvaliduntil, (SELECT string_agg(m.roleid::regrole::text, ',' ORDER BY m.roleid) FROM pg_auth_members m WHERE m.member = r.oid))
 		FROM pg_roles r WHERE r.rolname = $1`,
@@ -339,6 +330,48 @@ var definitions = []string{
 		LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
 		WHERE (s.setrole = 0 OR r.rolname = $1) AND (s.setdatabase = 0 OR d.datname = current_database())`,
 }
+
+// rare are those of what most databases lack, each with a query that has rows where there is any: planning one takes longer.
+var rare = []struct{ any, sql string }{
+	{`SELECT FROM pg_class WHERE relkind IN ('v','m') AND oid >= ` + firstOwn,
+		`SELECT format('view %I.%I: %s', n.nspname, c.relname, pg_get_viewdef(c.oid)) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relkind IN ('v','m') AND ` + own + " AND " + extension("pg_class", "c")},
+	{`SELECT FROM pg_trigger WHERE NOT tgisinternal`,
+		`SELECT format('trigger %s enabled %s', pg_get_triggerdef(t.oid), t.tgenabled) FROM pg_trigger t WHERE NOT t.tgisinternal`},
+	{`SELECT FROM pg_rewrite WHERE rulename <> '_RETURN' AND oid >= ` + firstOwn,
+		`SELECT format('rule %s enabled %s', pg_get_ruledef(r.oid), r.ev_enabled) FROM pg_rewrite r WHERE r.rulename <> '_RETURN' AND r.oid >= ` + firstOwn},
+	{`SELECT FROM pg_policy`,
+		`SELECT format('policy %I on %s command %s permissive %s roles %s using %s check %s', p.polname, p.polrelid::regclass, p.polcmd, p.polpermissive,
+		p.polroles::regrole[], pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid)) FROM pg_policy p`},
+	{`SELECT FROM pg_proc WHERE oid >= ` + firstOwn,
+		`SELECT format('routine %s owner %s grants %s: %s', p.oid::regprocedure, pg_get_userbyid(p.proowner), p.proacl, CASE WHEN p.prokind <> 'a' THEN pg_get_functiondef(p.oid) END)
+		FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE ` + own + " AND " + extension("pg_proc", "p")},
+	{`SELECT FROM pg_type WHERE typtype IN ('d','e','r','b') AND typcategory <> 'A' AND oid >= ` + firstOwn,
+		`SELECT format('type %I.%I %s owner %s grants %s base %s not null %s default %s labels %s', n.nspname, t.typname, t.typtype, pg_get_userbyid(t.typowner), t.typacl,
+		CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod) END, t.typnotnull, t.typdefault,
+		(SELECT string_agg(quote_literal(e.enumlabel), ',' ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid))
+		FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype IN ('d','e','r','b') AND t.typcategory <> 'A' AND ` + own + " AND " + extension("pg_type", "t")},
+	{`SELECT FROM pg_largeobject_metadata`,
+		`SELECT format('large object %s owner %s grants %s', m.oid, pg_get_userbyid(m.lomowner), m.lomacl) FROM pg_largeobject_metadata m`},
+	{`SELECT FROM (` + others + `) o WHERE o.oid >= ` + firstOwn,
+		`SELECT format('%s %s', i.type, i.identity) FROM (` + others + `) o, pg_identify_object(o.tableoid, o.oid, 0) i WHERE o.oid >= ` + firstOwn},
+}
+
+// whichRare asks for each of rare whether there is any.
+var whichRare = func() string {
+	var all []string
+	for _, r := range rare {
+		all = append(all, "EXISTS ("+r.any+")")
+	}
+	return "SELECT " + strings.Join(all, ", ")
+}()
+
+// others are the catalogs of all else that a user may define.
+const others = `SELECT tableoid, oid FROM pg_cast UNION ALL SELECT tableoid, oid FROM pg_operator UNION ALL SELECT tableoid, oid FROM pg_opclass UNION ALL
+		SELECT tableoid, oid FROM pg_collation UNION ALL SELECT tableoid, oid FROM pg_conversion UNION ALL SELECT tableoid, oid FROM pg_language UNION ALL
+		SELECT tableoid, oid FROM pg_ts_config UNION ALL SELECT tableoid, oid FROM pg_ts_dict UNION ALL SELECT tableoid, oid FROM pg_publication UNION ALL
+		SELECT tableoid, oid FROM pg_statistic_ext UNION ALL SELECT tableoid, oid FROM pg_default_acl UNION ALL SELECT tableoid, oid FROM pg_foreign_server UNION ALL
+		SELECT tableoid, oid FROM pg_event_trigger`
 
 // contents gives the queries that read rows, by what they read. Rows are read as they are, never cast: a cast may be the
 // agent's.
