@@ -7,9 +7,10 @@ ENV ?=
 # The race detector runs on the packages that work concurrently; the rest is tested without it, which is faster.
 RACE = ./sandboxes/... ./envs/ ./envs/envtest/... ./policies ./policies/redteam ./bench
 
+# More packages at once than two processors: those of live sandboxes mostly wait.
 test:
-	$(GO) test -count=1 -race -short $(RACE)
-	$(GO) test -count=1 ./...
+	$(GO) test -p 4 -count=1 -race -short $(RACE)
+	$(GO) test -p 4 -count=1 ./...
 
 # gofmt, vet for this machine and for a Mac, staticcheck.
 lint:
