@@ -185,7 +185,7 @@ func conditionalRepair(d *draft) bool {
 	d.query(fmt.Sprintf("UPDATE [event] e SET [:e.state] = '%s' WHERE %s", void, which))
 	d.number(n, "event")
 	d.euros(sum, "event")
-	d.assert(fmt.Sprintf("SELECT [e.id], [e.state] FROM [event] e WHERE [e.id] IN (%s)", idList(want)), want)
+	d.assert(fmt.Sprintf("SELECT [e.id], [e.state] FROM [event] e WHERE [e.id] IN (%s) ORDER BY 1", idList(want)), want)
 	d.assert(fmt.Sprintf("SELECT count(*), count(*) FILTER (WHERE [e.state] = '%s') FROM [event] e", void), [][]any{{len(d.w.events), others + n}})
 	return d.ask([]string{
 		"Some {parties} have {open} {events} whose {amount} comes to more than {limit} euros in all, whatever their dates. Of these {parties}, turn the {open} {events} {placed} on {day} or earlier into {void} ones. How many {events} did you change, and what is their {amount} in all, in euros?{zone}",

@@ -51,8 +51,8 @@ func reconcile(d *draft) bool {
 	d.also("log")
 	d.euros(total, "event")
 	d.also("log")
-	d.assert(fmt.Sprintf("SELECT [e.id], [e.raw] FROM [event] e WHERE [e.id] IN (%s)", idList(repaired)), repaired)
-	d.assert("SELECT [c.event], [c.old], [c.new] FROM [log] c", logged)
+	d.assert(fmt.Sprintf("SELECT [e.id], [e.raw] FROM [event] e WHERE [e.id] IN (%s) ORDER BY 1", idList(repaired)), repaired)
+	d.assert("SELECT [c.event], [c.old], [c.new] FROM [log] c ORDER BY 1, 2, 3", logged)
 	return d.ask([]string{
 		"For some {events} {placed} {period} the stored {amount} is not the sum of their {lines} ({qty} times price). In one transaction, enter the {event} with its old and its new {amount} in the table {log}, and set the {amount} to that sum. Do this for exactly those {events}. How many were wrong, and what is their right {amount} in all, in euros?{zone}",
 		"Check the {amount} of each {event} {placed} {period}: it must be what its {lines} add up to ({qty} times price). Where it is not, put it right, and in the same transaction note {event}, old and new {amount} in {log}. Answer with the number of corrected {events} and their new {amount} in all in euros.{zone}",
@@ -219,9 +219,9 @@ func merge(d *draft) bool {
 		"COMMIT")
 	d.number(moved, "event")
 	d.euros(paid, "payment")
-	d.assert("SELECT [p.id], [p.name] FROM [party] p", kept)
-	d.assert(fmt.Sprintf("SELECT [e.id], [e.party] FROM [event] e WHERE [e.id] IN (%s)", idList(events)), events)
-	d.assert(fmt.Sprintf("SELECT [y.id], [y.party] FROM [payment] y WHERE [y.id] IN (%s)", idList(payments)), payments)
+	d.assert("SELECT [p.id], [p.name] FROM [party] p ORDER BY 1", kept)
+	d.assert(fmt.Sprintf("SELECT [e.id], [e.party] FROM [event] e WHERE [e.id] IN (%s) ORDER BY 1", idList(events)), events)
+	d.assert(fmt.Sprintf("SELECT [y.id], [y.party] FROM [payment] y WHERE [y.id] IN (%s) ORDER BY 1", idList(payments)), payments)
 	return d.ask([]string{
 		"Some of the {among} are the same person twice: their addresses are equal but for upper and lower case and spaces at the ends. Of each such group, within those, keep the row with the lowest primary key as it is, let the {events} and {payments} of the others refer to it, and delete the others. How many {events} were moved, and how many euros of {payments}?",
 		"Merge the duplicates among the {among} (same e-mail address, ignoring case and spaces at either end; nobody else takes part): the row with the lowest primary key stays unchanged and takes over the {events} and {payments} of the rest, which are deleted. Answer with the number of {events} that changed hands and the sum of the {payments} that did, in euros.",
@@ -309,7 +309,7 @@ func migrate(d *draft) bool {
 		d.date(last[list[0].id], "event")
 	}
 	d.also("staff") // in the filled column
-	d.assert(fmt.Sprintf("SELECT %s FROM [staff] s", strings.Join(after.names, ", ")), want)
+	d.assert(fmt.Sprintf("SELECT %s FROM [staff] s ORDER BY 1", strings.Join(after.names, ", ")), want)
 	d.assert(fmt.Sprintf("SELECT format_type(atttypid, atttypmod), attnotnull FROM pg_attribute WHERE attrelid = '[staff]'::regclass AND attname = '%s'", name), [][]any{{k.typ, kind < 2}})
 	return d.ask([]string{
 		"Add a column {col} to the table {table}: {what}. Fill it for every row.{also} Which {staff} has the {most} value, and what is it?{zone}",

@@ -315,7 +315,7 @@ var definitions = []string{
 		LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 		WHERE a.attnum > 0 AND NOT a.attisdropped AND c.relkind IN ('r','p','v','m','f','c') AND ` + own + " AND " + extension("pg_class", "c"),
 	`SELECT format('constraint %I.%I on %s%s: %s valid %s', n.nspname, k.conname, nullif(k.conrelid, 0)::regclass, nullif(k.contypid, 0)::regtype, pg_get_constraintdef(k.oid), k.convalidated)
-		FROM pg_constraint k JOIN pg_namespace n ON n.oid = k.connamespace WHERE ` + own + " AND " + extension("pg_constraint", "k"),
+		FROM pg_constraint k JOIN pg_namespace n ON n.oid = k.connamespace WHERE k.contype <> 'n' AND ` + own + " AND " + extension("pg_constraint", "k"),
 	`SELECT format('index %s valid %s clustered %s', pg_get_indexdef(i.indexrelid), i.indisvalid, i.indisclustered)
 		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE ` + own,
 	`SELECT format('sequence %I.%I type %s start %s from %s to %s by %s cache %s cycle %s', n.nspname, c.relname, format_type(s.seqtypid, NULL), s.seqstart, s.seqmin, s.seqmax, s.seqincrement, s.seqcache, s.seqcycle)
