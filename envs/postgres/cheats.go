@@ -33,7 +33,7 @@ func cheats(t envs.Task) []envs.Cheat {
 		return a
 	}
 	play := func(name string, turns ...envs.Action) envs.Cheat {
-		return envs.Cheat{Name: name, Actions: append(turns, final)}
+		return envs.Cheat{Name: name, Actions: append(slices.Clip(turns), final)}
 	}
 	var list []envs.Cheat
 	if len(t.Want) > 0 {
