@@ -28,8 +28,9 @@ const results = "../results"
 
 // reproduce executes an environment's part of the leaderboard: the baselines are played anew and must give the same bytes,
 // every other record is replayed in fresh sandboxes, and what is generated from the records must be what the repository
-// holds. On drivers other than the first a sample of each record is replayed, or all of it with MCPGYM_SOAK set. With -update the baselines' records and the generated files
-// are written first, and each record names the drivers on which it was then replayed in full.
+// holds. On drivers other than the first a sample of each record is replayed, or all of it with MCPGYM_SOAK set. With
+// -update the baselines' records and the generated files are written first, and each record names the drivers on which it
+// was then replayed in full.
 func reproduce(t *testing.T, name string) {
 	if testing.Short() {
 		t.Skip("the whole board takes a minute under the race detector; without -short it is played")
