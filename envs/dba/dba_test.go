@@ -1,15 +1,12 @@
 package dba
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,41 +16,14 @@ import (
 	"github.com/mcpgym/mcpgym/policies"
 	"github.com/mcpgym/mcpgym/policies/redteam"
 	"github.com/mcpgym/mcpgym/sandboxes"
-	"github.com/mcpgym/mcpgym/sandboxes/postgres"
+	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
 )
 
-// shared is the server of all tests.
-var shared struct {
-	once sync.Once
-	s    *postgres.Server
-	err  error
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.s != nil {
-		if err := shared.s.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-// server is skipped where Postgres is not installed.
-func server(t testing.TB) *postgres.Server {
-	t.Helper()
-	shared.once.Do(func() { shared.s, shared.err = postgres.Local(context.Background()) })
-	if errors.Is(shared.err, postgres.ErrNotInstalled) && !strings.Contains(os.Getenv("MCPGYM_REQUIRE"), "postgres") {
-		t.Skip(shared.err)
-	}
-	require.NoError(t, shared.err)
-	return shared.s
-}
+func TestMain(m *testing.M) { postgrestest.Main(m) }
 
 func newSpec(t testing.TB) envs.Spec {
 	t.Helper()
-	spec, err := Spec(t.Context(), server(t))
+	spec, err := Spec(t.Context(), postgrestest.Local(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, spec.Sandboxes.Close()) })
 	return spec

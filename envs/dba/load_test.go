@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
+
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/envs/envtest"
 	"github.com/mcpgym/mcpgym/policies"
@@ -16,7 +18,7 @@ import (
 )
 
 func load(t *testing.T, raw string) (envs.Spec, error) {
-	spec, err := Load(t.Context(), server(t), []byte(raw))
+	spec, err := Load(t.Context(), postgrestest.Local(t), []byte(raw))
 	if err == nil {
 		t.Cleanup(func() { require.NoError(t, spec.Sandboxes.Close()) })
 	}
@@ -68,7 +70,7 @@ func TestLoadForms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, err := readFounding([]byte(file(tc.assertions)))
 			require.NoError(t, err)
-			box, err := provider(t.Context(), server(t))
+			box, err := provider(t.Context(), postgrestest.Local(t))
 			require.NoError(t, err)
 			defer box.Close()
 			task, err := f.make(t.Context(), box, firstSeed["founding"])

@@ -1,16 +1,12 @@
 package postgres
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,40 +16,17 @@ import (
 	"github.com/mcpgym/mcpgym/policies"
 	"github.com/mcpgym/mcpgym/policies/redteam"
 	"github.com/mcpgym/mcpgym/sandboxes"
-	"github.com/mcpgym/mcpgym/sandboxes/postgres"
+	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
 )
 
-// shared is the environment of all tests, on one server.
-var shared struct {
-	once   sync.Once
-	server *postgres.Server
-	spec   envs.Spec
-	err    error
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.server != nil {
-		if err := errors.Join(shared.spec.Sandboxes.Close(), shared.server.Close()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { postgrestest.Main(m) }
 
 func local(t testing.TB) envs.Spec {
 	t.Helper()
-	shared.once.Do(func() {
-		if shared.server, shared.err = postgres.Local(context.Background()); shared.err == nil {
-			shared.spec, shared.err = Spec(context.Background(), shared.server)
-		}
-	})
-	if errors.Is(shared.err, postgres.ErrNotInstalled) && !strings.Contains(os.Getenv("MCPGYM_REQUIRE"), "postgres") {
-		t.Skip(shared.err)
-	}
-	require.NoError(t, shared.err)
-	return shared.spec
+	spec, err := Spec(t.Context(), postgrestest.Local(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, spec.Sandboxes.Close()) })
+	return spec
 }
 
 func TestEnv(t *testing.T) { envtest.Check(t, local(t)) }

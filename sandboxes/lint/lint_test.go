@@ -1,51 +1,22 @@
 package lint
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/mcpgym/mcpgym/sandboxes"
 	"github.com/mcpgym/mcpgym/sandboxes/postgres"
+	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
 	"github.com/mcpgym/mcpgym/sandboxes/sandboxtest"
 )
 
-// shared is the server of all tests.
-var shared struct {
-	once sync.Once
-	s    *postgres.Server
-	err  error
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.s != nil {
-		if err := shared.s.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-// local fails or skips the test where Postgres is not installed.
-func local(t testing.TB) *postgres.Server {
-	t.Helper()
-	shared.once.Do(func() { shared.s, shared.err = postgres.Local(context.Background()) })
-	if errors.Is(shared.err, postgres.ErrNotInstalled) && !strings.Contains(os.Getenv("MCPGYM_REQUIRE"), "postgres") {
-		t.Skip(shared.err)
-	}
-	require.NoError(t, shared.err)
-	return shared.s
-}
+func TestMain(m *testing.M) { postgrestest.Main(m) }
 
 // world is a file to lint and the SQL that makes the database.
 type world struct{ File, Live string }
@@ -66,7 +37,7 @@ func decode(w sandboxes.World) (out world, err error) {
 // open makes a provider whose worlds have a file, schema.sql.
 func open(t testing.TB) sandboxes.Provider {
 	t.Helper()
-	s := local(t)
+	s := postgrestest.Local(t)
 	pg, err := postgres.New(t.Context(), s, sandboxes.Identity{"schema": "test"}, func(w sandboxes.World) (string, bool, error) {
 		out, err := decode(w)
 		return out.Live, false, err
@@ -353,7 +324,7 @@ func TestHostile(t *testing.T) {
 func TestNotDeclarations(t *testing.T) {
 	for _, sql := range []string{"COMMIT", "ROLLBACK", "END", "DO $$ BEGIN END $$", "COPY x FROM STDIN", "CREATE EXTENSION pg_trgm", "SET ROLE postgres", "RESET ALL", "SELECT pg_sleep(9)", "DROP TABLE x",
 		"INSERT INTO x VALUES (1)", "CREATE TEMP TABLE y (a int)", "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS '1;2'", "create /* table */ role r", "CREATE", "(SELECT 1)", "PREPARE TRANSACTION 'x'"} {
-		f, err := declare(t.Context(), local(t), "CREATE TABLE x (a int);\n-- so;\n"+sql+"; create unique\nindex i on x (a)")
+		f, err := declare(t.Context(), postgrestest.Local(t), "CREATE TABLE x (a int);\n-- so;\n"+sql+"; create unique\nindex i on x (a)")
 		require.NoError(t, err)
 		require.Equal(t, []Finding{{"not-a-declaration", "", 3, fmt.Sprintf(rules["not-a-declaration"], sql)}}, f.findings)
 		require.Len(t, f.schema, 1)
@@ -424,7 +395,7 @@ func TestBound(t *testing.T) {
 }
 
 func TestContract(t *testing.T) {
-	local(t)
+	postgrestest.Local(t)
 	sandboxtest.Check(t, func(t *testing.T) sandboxes.Provider { return open(t) }, world{file, live}.world(), world{shop, live}.world())
 }
 
@@ -497,7 +468,7 @@ func BenchmarkRun(b *testing.B) {
 }
 
 func BenchmarkDeclare(b *testing.B) {
-	s := local(b)
+	s := postgrestest.Local(b)
 	for b.Loop() {
 		if _, err := declare(b.Context(), s, shop); err != nil {
 			b.Fatal(err)
