@@ -1,10 +1,12 @@
 package sandboxes
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 )
 
@@ -49,6 +51,7 @@ func (p *Pool) refill() {
 			w, p.want = p.want[0], p.want[1:]
 			p.making, p.made = w.key(), make(chan struct{})
 		}
+		key := p.making
 		p.mu.Unlock()
 		if !work {
 			select {
@@ -61,7 +64,7 @@ func (p *Pool) refill() {
 		s, err := p.open(p.ctx, w)
 		p.mu.Lock()
 		if err == nil {
-			p.ready[w.key()] = append(p.ready[w.key()], s)
+			p.ready[key] = append(p.ready[key], s)
 			p.nready++
 		}
 		close(p.made)
@@ -70,11 +73,11 @@ func (p *Pool) refill() {
 	}
 }
 
-func (w World) key() string { return fmt.Sprintf("%d %s", w.Seed, w.Setup) }
+func (w World) key() string { return strconv.FormatUint(w.Seed, 10) + " " + string(w.Setup) } // a copy: setups can be large
 
 // Lease takes a ready sandbox of the world, or makes one. Ready ones that have died meanwhile are closed.
 func (p *Pool) Lease(ctx context.Context, w World) (Sandbox, error) {
-	s, err := p.take(ctx, w.key())
+	s, err := p.take(ctx, w)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +105,8 @@ func (p *Pool) Lease(ctx context.Context, w World) (Sandbox, error) {
 
 // take returns a ready sandbox of a world, or nil where the caller has to make one. It waits for one that the worker has
 // begun: nobody else may ever want it, and it would keep its place in the pool for ever.
-func (p *Pool) take(ctx context.Context, key string) (Sandbox, error) {
+func (p *Pool) take(ctx context.Context, w World) (Sandbox, error) {
+	key := w.key()
 	for {
 		p.mu.Lock()
 		if p.ctx.Err() != nil {
@@ -127,7 +131,7 @@ func (p *Pool) take(ctx context.Context, key string) (Sandbox, error) {
 			p.mu.Unlock()
 			return s, nil
 		}
-		i := slices.IndexFunc(p.want, func(w World) bool { return w.key() == key })
+		i := slices.IndexFunc(p.want, func(o World) bool { return o.Seed == w.Seed && bytes.Equal(o.Setup, w.Setup) })
 		if i >= 0 { // made by the caller, so no longer wanted
 			p.want = slices.Delete(p.want, i, i+1)
 		}

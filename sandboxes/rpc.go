@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -161,6 +162,118 @@ func idText(raw json.RawMessage) string {
 	return whole
 }
 
+// Message is a JSON-RPC message: a request has a method and an id, a notification only a method, a response only an id.
+type Message struct {
+	ID            json.RawMessage // nil where there is none
+	Method        string
+	Params        json.RawMessage
+	Result, Error json.RawMessage // nil where there is none; a null error is none
+}
+
+// DecodeMessage reads one JSON-RPC message, whose members are then parts of data. A batch is none: MCP has removed them.
+func DecodeMessage(data []byte) (Message, error) {
+	if !json.Valid(data) {
+		return Message{}, errors.New("not JSON-RPC: not JSON")
+	}
+	var m Message
+	var version, method json.RawMessage
+	members(data, func(name, value []byte) {
+		switch string(name) {
+		case `"jsonrpc"`:
+			version = value
+		case `"id"`:
+			m.ID = value
+		case `"method"`:
+			method = value
+		case `"params"`:
+			m.Params = value
+		case `"result"`:
+			m.Result = value
+		case `"error"`:
+			m.Error = value
+		}
+	})
+	if string(version) != `"2.0"` {
+		return Message{}, errors.New("not JSON-RPC: it does not say so")
+	}
+	if string(m.Error) == "null" {
+		m.Error = nil
+	}
+	if method != nil {
+		if err := json.Unmarshal(method, &m.Method); err != nil || m.Method == "" {
+			return Message{}, fmt.Errorf("not JSON-RPC: method %.100s", method)
+		}
+	} else if m.ID == nil {
+		return Message{}, errors.New("not JSON-RPC: neither method nor id")
+	}
+	return m, nil
+}
+
+// members shows the members of an object to f, names as they are written, with their quotes. What it reads must be valid JSON;
+// of what is no object it shows nothing. encoding/json would take "Method" for method, and copy every value twice.
+func members(data []byte, f func(name, value []byte)) {
+	const space = " \t\r\n"
+	rest := bytes.TrimLeft(data, space)
+	if rest[0] != '{' {
+		return
+	}
+	for {
+		rest = bytes.TrimLeft(rest[1:], space) // behind a brace or a comma
+		if rest[0] == '}' {
+			return
+		}
+		n := valueLen(rest)
+		name := rest[:n]
+		rest = bytes.TrimLeft(rest[n:], space)
+		rest = bytes.TrimLeft(rest[1:], space) // behind the colon
+		n = valueLen(rest)
+		f(name, rest[:n:n])
+		if rest = bytes.TrimLeft(rest[n:], space); rest[0] == '}' {
+			return
+		}
+	}
+}
+
+// valueLen is the length of the JSON value that data begins with.
+func valueLen(data []byte) int {
+	depth, text := 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case text && c == '\\':
+			i++
+		case c == '"':
+			if text = !text; !text && depth == 0 {
+				return i + 1
+			}
+		case text:
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			if depth == 0 {
+				return i // a number, true or the like ends before it
+			}
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		case depth == 0 && (c == ',' || c == ' ' || c == '\t' || c == '\r' || c == '\n'):
+			return i
+		}
+	}
+	return len(data)
+}
+
+// EncodeRequest makes a JSON-RPC request.
+func EncodeRequest(id json.RawMessage, method string, params json.RawMessage) []byte {
+	msg := make([]byte, 0, 64+len(id)+len(method)+len(params))
+	msg = append(msg, `{"jsonrpc":"2.0","id":`...)
+	msg = append(msg, id...)
+	msg = append(msg, `,"method":"`...)
+	msg = append(msg, method...)
+	msg = append(msg, `","params":`...)
+	msg = append(msg, params...)
+	return append(msg, '}')
+}
+
 // Reply is a JSON-RPC response.
 type Reply struct {
 	ID     json.RawMessage `json:"id"`
@@ -173,15 +286,26 @@ type Reply struct {
 
 // DecodeReply reads a JSON-RPC response to the request with the given id. An error is a *Fault of kind protocol.
 func DecodeReply(op string, id json.RawMessage, data []byte) (Reply, error) {
-	var r Reply
-	if err := json.Unmarshal(data, &r); err != nil {
-		return r, &Fault{Kind: FaultProtocol, Op: op, Msg: "reply is not JSON-RPC: " + err.Error(), Err: err}
+	m, err := DecodeMessage(data)
+	if err != nil {
+		return Reply{}, &Fault{Kind: FaultProtocol, Op: op, Msg: "reply is " + err.Error(), Err: err}
 	}
-	if !SameID(id, r.ID) {
-		return r, &Fault{Kind: FaultProtocol, Op: op, Msg: fmt.Sprintf("reply has id %s, the request had %s", r.ID, id)}
+	return m.Reply(op, id)
+}
+
+// Reply reads the message as a response to the request with the given id. An error is a *Fault of kind protocol.
+func (m Message) Reply(op string, id json.RawMessage) (Reply, error) {
+	r := Reply{ID: m.ID, Result: m.Result}
+	if !SameID(id, m.ID) {
+		return r, &Fault{Kind: FaultProtocol, Op: op, Msg: fmt.Sprintf("reply has id %s, the request had %s", m.ID, id)}
 	}
-	if r.Error == nil && r.Result == nil {
+	if m.Error == nil && m.Result == nil {
 		return r, &Fault{Kind: FaultProtocol, Op: op, Msg: "reply has neither result nor error"}
+	}
+	if m.Error != nil {
+		if err := json.Unmarshal(m.Error, &r.Error); err != nil {
+			return r, &Fault{Kind: FaultProtocol, Op: op, Msg: "reply has an error that is none of JSON-RPC: " + err.Error(), Err: err}
+		}
 	}
 	return r, nil
 }
@@ -214,4 +338,86 @@ func DecodePage(raw json.RawMessage) (Page, error) {
 		p.Tools = append(p.Tools, t.Tool)
 	}
 	return p, nil
+}
+
+// Send sends a request to an MCP server and returns its response. The functions that take one are the client's side of MCP,
+// whatever the transport.
+type Send = func(ctx context.Context, method string, params json.RawMessage) (Reply, error)
+
+// protocols are the versions of MCP that begin with a handshake, newest first. For a client that only uses tools they are one.
+var protocols = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+
+// Initialize begins a session. It says whether the server tells when its tools change. The notification that follows is the
+// transport's to send.
+func Initialize(ctx context.Context, send Send) (listChanged bool, err error) {
+	const op = "initialize"
+	reply, err := send(ctx, op, json.RawMessage(`{"protocolVersion":"`+protocols[0]+`","capabilities":{},"clientInfo":{"name":"mcpgym","version":"1"}}`))
+	if err != nil {
+		return false, err
+	}
+	if reply.Error != nil {
+		return false, &Fault{Kind: FaultProtocol, Op: op, Msg: reply.Error.Message}
+	}
+	var server struct {
+		ProtocolVersion string `json:"protocolVersion"`
+		Capabilities    struct {
+			Tools struct {
+				ListChanged bool `json:"listChanged"`
+			} `json:"tools"`
+		} `json:"capabilities"`
+	}
+	if err := json.Unmarshal(reply.Result, &server); err != nil {
+		return false, &Fault{Kind: FaultProtocol, Op: op, Msg: err.Error(), Err: err}
+	}
+	if !slices.Contains(protocols, server.ProtocolVersion) {
+		return false, &Fault{Kind: FaultProtocol, Op: op, Msg: fmt.Sprintf("the server speaks version %q of MCP, not one of %q", server.ProtocolVersion, protocols)}
+	}
+	return server.Capabilities.Tools.ListChanged, nil
+}
+
+// ListTools reads the whole list of tools.
+func ListTools(ctx context.Context, send Send) ([]Tool, error) {
+	const op = "tools/list"
+	return ListAll(ctx, func(ctx context.Context, cursor *string) (Page, error) {
+		params := json.RawMessage("{}")
+		if cursor != nil {
+			var err error
+			if params, err = json.Marshal(map[string]string{"cursor": *cursor}); err != nil {
+				return Page{}, err
+			}
+		}
+		reply, err := send(ctx, op, params)
+		if err != nil {
+			return Page{}, err
+		}
+		if reply.Error != nil {
+			return Page{}, &Fault{Kind: FaultProtocol, Op: op, Msg: reply.Error.Message}
+		}
+		return DecodePage(reply.Result)
+	})
+}
+
+// CallTool calls a tool. Arguments that are not JSON never reach the server: they give the error result that it would.
+func CallTool(ctx context.Context, send Send, name string, args json.RawMessage) (Result, error) {
+	if len(args) == 0 {
+		args = json.RawMessage("{}")
+	}
+	if !json.Valid(args) || !utf8.Valid(args) {
+		return Result{IsError: true, Code: -32700, Text: "arguments are not JSON"}, nil
+	}
+	quoted, err := json.Marshal(name)
+	if err != nil {
+		return Result{}, err
+	}
+	params := make([]byte, 0, 32+len(quoted)+len(args))
+	params = append(params, `{"name":`...)
+	params = append(params, quoted...)
+	params = append(params, `,"arguments":`...)
+	params = append(params, args...)
+	params = append(params, '}')
+	reply, err := send(ctx, "tools/call", params)
+	if err != nil {
+		return Result{}, err
+	}
+	return reply.ToolResult(), nil
 }

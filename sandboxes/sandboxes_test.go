@@ -1,6 +1,7 @@
 package sandboxes_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -531,6 +532,7 @@ func TestDecodeReply(t *testing.T) {
 		{"another id", `{"jsonrpc":"2.0","id":4,"result":{}}`, "id 4", sandboxes.Result{}},
 		{"neither result nor error", `{"jsonrpc":"2.0","id":3}`, "neither", sandboxes.Result{}},
 		{"not JSON", `{"jsonrpc`, "not JSON-RPC", sandboxes.Result{}},
+		{"an error that is none", `{"jsonrpc":"2.0","id":3,"error":"no"}`, "none of JSON-RPC", sandboxes.Result{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, err := sandboxes.DecodeReply("call add", json.RawMessage("3"), []byte(c.data))
@@ -545,6 +547,74 @@ func TestDecodeReply(t *testing.T) {
 			require.ErrorContains(t, err, c.want)
 		})
 	}
+}
+
+func TestDecodeMessage(t *testing.T) {
+	for _, c := range []struct {
+		name, data, want string // want is part of the error's text, empty where there is none
+		m                sandboxes.Message
+	}{
+		{"a request", ` {"jsonrpc": "2.0", "id" : "a\"}", "method":"ping" } `, "", sandboxes.Message{ID: []byte(`"a\"}"`), Method: "ping"}},
+		{"a notification", `{"jsonrpc":"2.0","method":"n","params":{"a":[1,"]",{"b":{}}]}}`, "",
+			sandboxes.Message{Method: "n", Params: []byte(`{"a":[1,"]",{"b":{}}]}`)}},
+		{"a result", `{"id":-1.5e3,"result":true,"jsonrpc":"2.0"}`, "", sandboxes.Message{ID: []byte("-1.5e3"), Result: []byte("true")}},
+		{"a result and no error", `{"jsonrpc":"2.0","id":1,"result":[],"error":null}`, "", sandboxes.Message{ID: []byte("1"), Result: []byte("[]")}},
+		{"an error", `{"jsonrpc":"2.0","id":null,"error":{"code":1}}`, "", sandboxes.Message{ID: []byte("null"), Error: []byte(`{"code":1}`)}},
+		{"names are exact", `{"JSONRPC":"1.0","jsonrpc":"2.0","id":1,"ID":2,"Result":3}`, "", sandboxes.Message{ID: []byte("1")}},
+		{"names within values are none", `{"jsonrpc":"2.0","params":{"id":1,"method":"x"},"method":"n"}`, "",
+			sandboxes.Message{Method: "n", Params: []byte(`{"id":1,"method":"x"}`)}},
+		{"a line of a log", `{"level":"info","id":1,"error":"disk full"}`, "does not say so", sandboxes.Message{}},
+		{"another version", `{"jsonrpc":"1.0","id":1,"result":1}`, "does not say so", sandboxes.Message{}},
+		{"a method that is no text", `{"jsonrpc":"2.0","method":7}`, "method 7", sandboxes.Message{}},
+		{"an empty method", `{"jsonrpc":"2.0","id":1,"method":""}`, `method ""`, sandboxes.Message{}},
+		{"neither request nor response", `{"jsonrpc":"2.0","result":1}`, "neither method nor id", sandboxes.Message{}},
+		{"a batch", `[{"jsonrpc":"2.0","id":1,"result":{}}]`, "does not say so", sandboxes.Message{}},
+		{"an empty object", `{ }`, "does not say so", sandboxes.Message{}},
+		{"two values", `{} {}`, "not JSON", sandboxes.Message{}},
+		{"nothing", ``, "not JSON", sandboxes.Message{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := sandboxes.DecodeMessage([]byte(c.data))
+			if c.want == "" {
+				require.NoError(t, err)
+				require.Equal(t, c.m, m)
+				return
+			}
+			require.ErrorContains(t, err, "not JSON-RPC: ")
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+// FuzzDecodeMessage compares what is read with encoding/json's own reading.
+func FuzzDecodeMessage(f *testing.F) {
+	for _, s := range []string{`{"jsonrpc":"2.0","id":1,"result":{"a":[]}}`, `{"jsonrpc":"2.0","method":"n","params":"\\\""}`, `{"jsonrpc":"2.0","id":[{}],"error":0 }`,
+		"{\"jsonrpc\"\n:\t\"2.0\"\r,\"id\":1 , \"id\":2}", `[]`, `7`, `{}`, `null`, `""`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := sandboxes.DecodeMessage(data)
+		var want map[string]json.RawMessage
+		if json.Unmarshal(data, &want) != nil || bytes.Contains(data, []byte(`\u`)) { // a name may be written in several ways
+			return
+		}
+		if err != nil {
+			require.False(t, string(want["jsonrpc"]) == `"2.0"` && want["method"] == nil && want["id"] != nil, "%v", err)
+			return
+		}
+		require.Equal(t, string(want["id"]), string(m.ID))
+		require.Equal(t, string(want["params"]), string(m.Params))
+		require.Equal(t, string(want["result"]), string(m.Result))
+		if m.Error != nil {
+			require.Equal(t, string(want["error"]), string(m.Error))
+		}
+	})
+}
+
+func TestEncodeRequest(t *testing.T) {
+	m, err := sandboxes.DecodeMessage(sandboxes.EncodeRequest([]byte("7"), "tools/call", []byte(`{"name":"x"}`)))
+	require.NoError(t, err)
+	require.Equal(t, sandboxes.Message{ID: []byte("7"), Method: "tools/call", Params: []byte(`{"name":"x"}`)}, m)
 }
 
 func TestDecodePage(t *testing.T) {

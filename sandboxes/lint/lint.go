@@ -24,12 +24,12 @@ import (
 )
 
 // Version changes whenever a rule, the form of a result or the tool's description does.
-const Version = "1"
+const Version = "2"
 
 // MaxFindings bounds the findings that a result shows.
 const MaxFindings = 50
 
-// Result is what a run of a linter answers, as JSON. The findings are sorted by line, rule and message.
+// Result is what a run of a linter answers, as JSON. The findings are sorted by file, line, column, rule and message.
 type Result struct {
 	Path     string    `json:"path"`
 	ExitCode int       `json:"exit_code"` // 1 where there are findings, else 0
@@ -55,7 +55,7 @@ func SQL(pg *postgres.Provider, s *postgres.Server, files func(sandboxes.World) 
 	srv := server.NewMCPServer("lint", Version)
 	srv.AddTools(mcpmem.Tool("run_linter", description, func(ctx context.Context, l *linter, in struct{ Path string }) (any, error) {
 		return l.run(ctx, in.Path, true)
-	}, mcp.WithReadOnlyHintAnnotation(true), mcp.WithString("path", mcp.Required(), mcp.MinLength(1), mcp.Description("Path of a declaration, for example schema.sql"))))
+	}, mcp.WithReadOnlyHintAnnotation(true), mcp.WithString("path", mcp.Required(), mcp.MinLength(1), mcpmem.Entity, mcp.Description("Path of a declaration, for example schema.sql"))))
 	tools, err := mcpmem.New(srv, id, func(sandboxes.World) (*linter, error) {
 		return nil, errors.New("linters are served, not opened")
 	})
@@ -187,7 +187,7 @@ func (l *linter) run(ctx context.Context, path string, agent bool) (string, erro
 	if err != nil {
 		return "", err
 	}
-	return result(path, slices.Concat(d.findings, differ, broken)), nil
+	return newResult(path, slices.Concat(d.findings, differ, broken)).String(), nil
 }
 
 func (l *linter) ask(ctx context.Context, sql ...string) ([]sandboxes.Answer, error) {
@@ -246,17 +246,22 @@ func (c count) found(n int, keys string) Finding {
 	return f
 }
 
-// result is what a run answers.
-func result(path string, findings []Finding) string {
+// newResult is what a run answers.
+func newResult(path string, findings []Finding) Result {
 	slices.SortFunc(findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Message, b.Message))
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
+			cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Message, b.Message))
 	})
 	shown := min(len(findings), MaxFindings)
-	out := Result{path, min(len(findings), 1), append([]Finding{}, findings[:shown]...), len(findings) - shown}
+	return Result{path, min(len(findings), 1), append([]Finding{}, findings[:shown]...), len(findings) - shown}
+}
+
+// String is the result's JSON.
+func (r Result) String() string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(out); err != nil {
+	if err := e.Encode(r); err != nil {
 		panic(fmt.Sprintf("lint: encode a result: %v", err)) // texts and numbers can be encoded
 	}
 	return strings.TrimSpace(b.String())

@@ -326,7 +326,7 @@ func TestNotDeclarations(t *testing.T) {
 		"INSERT INTO x VALUES (1)", "CREATE TEMP TABLE y (a int)", "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS '1;2'", "create /* table */ role r", "CREATE", "(SELECT 1)", "PREPARE TRANSACTION 'x'"} {
 		f, err := declare(t.Context(), postgrestest.Local(t), "CREATE TABLE x (a int);\n-- so;\n"+sql+"; create unique\nindex i on x (a)")
 		require.NoError(t, err)
-		require.Equal(t, []Finding{{"not-a-declaration", "", 3, fmt.Sprintf(rules["not-a-declaration"], sql)}}, f.findings)
+		require.Equal(t, []Finding{{Rule: "not-a-declaration", Line: 3, Message: fmt.Sprintf(rules["not-a-declaration"], sql)}}, f.findings)
 		require.Len(t, f.schema, 1)
 		require.Len(t, f.schema[0].Indexes, 1, sql)
 		require.Equal(t, 3, f.schema[0].Indexes[0].Line)
@@ -404,6 +404,11 @@ func TestIdentityAndState(t *testing.T) {
 	require.Equal(t, "test", p.Identity()["schema"])
 	require.Equal(t, Version, p.Identity()["linter"])
 	box := lease(t, p, world{file, live})
+	tools, err := box.Session().Tools(t.Context())
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(tools, func(o sandboxes.Tool) bool {
+		return o.Name == "run_linter" && strings.Contains(string(o.InputSchema), `"x-entity":true`)
+	}), "a path must have been read")
 	start, err := sandboxes.StateOf(t.Context(), box)
 	require.NoError(t, err)
 	lint(t, box, "schema.sql")

@@ -27,12 +27,16 @@ var rowRules = map[string]string{
 	"broken-check":   "values that %s forbids",
 }
 
-// Finding is one thing that is wrong. Line is where the statement begins that declares it, or where its syntax is wrong.
+// Finding is one thing that is wrong: in a database with its table, in code with its file, column and severity. Line is where
+// the statement begins that declares it, or where its syntax or the code is wrong.
 type Finding struct {
-	Rule    string `json:"rule"`
-	Table   string `json:"table,omitempty"`
-	Line    int    `json:"line"`
-	Message string `json:"message"`
+	File     string `json:"file,omitempty"`
+	Severity string `json:"severity,omitempty"`
+	Rule     string `json:"rule"`
+	Table    string `json:"table,omitempty"`
+	Line     int    `json:"line"`
+	Column   int    `json:"column,omitempty"` // in characters, from 1
+	Message  string `json:"message"`
 }
 
 // count is a query for the rows that a finding is about: their number as n, and some of their keys as keys.
@@ -46,11 +50,11 @@ type count struct {
 func compare(declared, live schema) (findings []Finding, counts []count) {
 	for _, want := range declared {
 		add := func(rule string, line int, args ...any) {
-			findings = append(findings, Finding{rule, want.Name, line, fmt.Sprintf(rules[rule], args...)})
+			findings = append(findings, Finding{Rule: rule, Table: want.Name, Line: line, Message: fmt.Sprintf(rules[rule], args...)})
 		}
 		ask := func(sql, rule string, line int, args ...any) {
 			if !slices.ContainsFunc(counts, func(c count) bool { return c.sql == sql }) {
-				counts = append(counts, count{Finding{rule, want.Name, line, fmt.Sprintf(rowRules[rule], args...)}, sql})
+				counts = append(counts, count{Finding{Rule: rule, Table: want.Name, Line: line, Message: fmt.Sprintf(rowRules[rule], args...)}, sql})
 			}
 		}
 		orphans := func(k constraint, line int) {

@@ -68,6 +68,10 @@ func Tool[W, In any](name, description string, handle func(ctx context.Context, 
 	}
 }
 
+// Entity is an option of a tool's parameter: its values name something that the world has, so whoever sends one must have read
+// it somewhere before. In the input schema the property gets "x-entity": true.
+func Entity(property map[string]any) { property["x-entity"] = true }
+
 // Provider is a sandboxes.Provider over worlds of type W. A world may implement sandboxes.Prober and sandboxes.Stater, and
 // io.Closer.
 type Provider[W any] struct {
@@ -106,30 +110,11 @@ type outcome struct {
 // initialize.
 func New[W any](srv *server.MCPServer, id sandboxes.Identity, open func(sandboxes.World) (W, error)) (*Provider[W], error) {
 	p := &Provider[W]{srv: srv, id: id, open: open, leased: map[*session[W]]struct{}{}}
-	params, err := json.Marshal(map[string]any{"protocolVersion": mcp.LATEST_PROTOCOL_VERSION, "capabilities": struct{}{},
-		"clientInfo": mcp.Implementation{Name: "mcpgym", Version: "1"}})
+	listChanged, err := sandboxes.Initialize(context.Background(), (&session[W]{p: p}).send)
 	if err != nil {
 		return nil, err
 	}
-	s := &session[W]{p: p}
-	reply, err := s.send(context.Background(), "initialize", params)
-	if err != nil {
-		return nil, err
-	}
-	if reply.Error != nil {
-		return nil, &sandboxes.Fault{Kind: sandboxes.FaultProtocol, Op: "initialize", Msg: reply.Error.Message}
-	}
-	var can struct {
-		Capabilities struct {
-			Tools struct {
-				ListChanged bool `json:"listChanged"`
-			} `json:"tools"`
-		} `json:"capabilities"`
-	}
-	if err := json.Unmarshal(reply.Result, &can); err != nil {
-		return nil, &sandboxes.Fault{Kind: sandboxes.FaultProtocol, Op: "initialize", Msg: err.Error(), Err: err}
-	}
-	if can.Capabilities.Tools.ListChanged {
+	if listChanged {
 		p.changes = make(watcher, 16)
 		if err := srv.RegisterSession(context.Background(), p.changes); err != nil {
 			return nil, fmt.Errorf("watch the server's list of tools: %w", err)
@@ -293,7 +278,7 @@ func (p *Provider[W]) handle(j job) (o outcome) {
 }
 
 // send exchanges one message with the server.
-func (s *session[W]) send(ctx context.Context, method string, params []byte) (sandboxes.Reply, error) {
+func (s *session[W]) send(ctx context.Context, method string, params json.RawMessage) (sandboxes.Reply, error) {
 	if err := ctx.Err(); err != nil {
 		return sandboxes.Reply{}, err
 	}
@@ -301,15 +286,7 @@ func (s *session[W]) send(ctx context.Context, method string, params []byte) (sa
 		return sandboxes.Reply{}, f
 	}
 	id := strconv.AppendInt(nil, s.nextID.Add(1), 10)
-	msg := make([]byte, 0, 64+len(params))
-	msg = append(msg, `{"jsonrpc":"2.0","id":`...)
-	msg = append(msg, id...)
-	msg = append(msg, `,"method":"`...)
-	msg = append(msg, method...)
-	msg = append(msg, `","params":`...)
-	msg = append(msg, params...)
-	msg = append(msg, '}')
-
+	msg := sandboxes.EncodeRequest(id, method, params)
 	done := make(chan outcome, 1)
 	s.p.work(job{withWorld{ctx, s.world}, method, msg, func(f *sandboxes.Fault) { s.dead.CompareAndSwap(nil, f) }, done})
 	select {
@@ -325,6 +302,10 @@ func (s *session[W]) send(ctx context.Context, method string, params []byte) (sa
 		return sandboxes.Reply{}, ctx.Err()
 	}
 }
+
+// WithWorld returns a context in which the tools of a server find their world, for servers that speak to their client
+// themselves. A tool that ends the session panics with its *sandboxes.Fault.
+func WithWorld(ctx context.Context, world any) context.Context { return withWorld{ctx, world} }
 
 // withWorld is a call's context that also knows the session's world.
 type withWorld struct {
@@ -359,23 +340,7 @@ func (s *session[W]) Tools(ctx context.Context) ([]sandboxes.Tool, error) {
 	if tools != nil {
 		return tools, nil
 	}
-	tools, err := sandboxes.ListAll(ctx, func(ctx context.Context, cursor *string) (sandboxes.Page, error) {
-		params := []byte("{}")
-		if cursor != nil {
-			var err error
-			if params, err = json.Marshal(map[string]string{"cursor": *cursor}); err != nil {
-				return sandboxes.Page{}, err
-			}
-		}
-		reply, err := s.send(ctx, "tools/list", params)
-		if err != nil {
-			return sandboxes.Page{}, err
-		}
-		if reply.Error != nil {
-			return sandboxes.Page{}, &sandboxes.Fault{Kind: sandboxes.FaultProtocol, Op: "tools/list", Msg: reply.Error.Message}
-		}
-		return sandboxes.DecodePage(reply.Result)
-	})
+	tools, err := sandboxes.ListTools(ctx, s.send)
 	if err == nil {
 		p.mu.Lock()
 		if p.version == version {
@@ -387,25 +352,5 @@ func (s *session[W]) Tools(ctx context.Context) ([]sandboxes.Tool, error) {
 }
 
 func (s *session[W]) Call(ctx context.Context, name string, args json.RawMessage) (sandboxes.Result, error) {
-	if len(args) == 0 {
-		args = json.RawMessage("{}")
-	}
-	if !json.Valid(args) {
-		return sandboxes.Result{IsError: true, Code: mcp.PARSE_ERROR, Text: "arguments are not JSON"}, nil
-	}
-	quoted, err := json.Marshal(name)
-	if err != nil {
-		return sandboxes.Result{}, err
-	}
-	params := make([]byte, 0, 32+len(quoted)+len(args))
-	params = append(params, `{"name":`...)
-	params = append(params, quoted...)
-	params = append(params, `,"arguments":`...)
-	params = append(params, args...)
-	params = append(params, '}')
-	reply, err := s.send(ctx, "tools/call", params)
-	if err != nil {
-		return sandboxes.Result{}, err
-	}
-	return reply.ToolResult(), nil
+	return sandboxes.CallTool(ctx, s.send, name, args)
 }

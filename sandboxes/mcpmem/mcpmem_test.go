@@ -288,6 +288,14 @@ func TestToolsOfManyPages(t *testing.T) {
 }
 
 // A server may change its tools; the list that is kept must not hide it.
+func TestEntity(t *testing.T) {
+	p := counters(t, mcpmem.Tool("find", "Finds.", get, mcp.WithString("id", mcpmem.Entity), mcp.WithString("text")))
+	tools, err := lease(t, p, 1).Session().Tools(t.Context())
+	require.NoError(t, err)
+	i := slices.IndexFunc(tools, func(o sandboxes.Tool) bool { return o.Name == "find" })
+	require.JSONEq(t, `{"type":"object","additionalProperties":false,"required":[],"properties":{"id":{"type":"string","x-entity":true},"text":{"type":"string"}}}`, string(tools[i].InputSchema))
+}
+
 func TestToolsThatChange(t *testing.T) {
 	srv := server.NewMCPServer("counter", "1")
 	srv.AddTools(mcpmem.Tool("get", "Reads the counter.", get))

@@ -206,13 +206,13 @@ func (c *cluster) check(ctx context.Context) {
 }
 
 // setUp may run twice: the session may have been lost.
-const setUp = `REVOKE CONNECT, TEMPORARY ON DATABASE postgres, template1 FROM PUBLIC;
+var setUp = `REVOKE CONNECT, TEMPORARY ON DATABASE postgres, template1 FROM PUBLIC;
 DO $$ BEGIN
 IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '` + owner + `') THEN
 	CREATE ROLE ` + owner + ` NOLOGIN;
 	CREATE ROLE ` + verifier + ` LOGIN BYPASSRLS IN ROLE pg_read_all_data, pg_read_all_stats;
 	ALTER ROLE ` + verifier + ` SET default_transaction_read_only = on;
-	ALTER ROLE ` + verifier + ` SET statement_timeout = '20s';
+	ALTER ROLE ` + verifier + ` SET statement_timeout = '` + glancing.String() + `';
 	ALTER ROLE ` + verifier + ` SET lock_timeout = '300ms';
 	ALTER ROLE ` + verifier + ` SET search_path = public;
 END IF; END $$`
@@ -229,16 +229,19 @@ func (c *cluster) prepare(ctx context.Context) error {
 	})
 }
 
-// size is how many bytes a database has.
-func (c *cluster) size(ctx context.Context, database string) (n int64, err error) {
+// usage is what a database takes of what all share: its bytes, and the locks of its sessions.
+func (c *cluster) usage(ctx context.Context, database string) (size, locks int64, err error) {
 	err = c.control(ctx, func(ctx context.Context, admin *pgconn.PgConn) error {
-		rows, err := query(ctx, admin, "SELECT pg_database_size($1)", database)
+		rows, err := query(ctx, admin, `SELECT pg_database_size(oid), (SELECT count(*) FROM pg_locks WHERE database = d.oid) FROM pg_database d WHERE datname = $1`, database)
 		if err == nil {
-			n, err = strconv.ParseInt(string(rows[0][0]), 10, 64)
+			size, err = strconv.ParseInt(string(rows[0][0]), 10, 64)
+		}
+		if err == nil {
+			locks, err = strconv.ParseInt(string(rows[0][1]), 10, 64)
 		}
 		return err
 	})
-	return n, err
+	return size, locks, err
 }
 
 // exec runs statements on the superuser's session: each of sql is sent by itself.

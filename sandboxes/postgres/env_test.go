@@ -219,7 +219,7 @@ func TestVoid(t *testing.T) {
 	onDrivers(t, func(t *testing.T, s *Server) {
 		t.Parallel()
 		e := env(t, provider(t, s, false, 1), time.Minute)
-		for _, q := range []string{"SELECT pg_terminate_backend(pg_backend_pid())", "SELECT pg_cancel_backend(pg_backend_pid())", "SELECT pg_sleep(60)"} {
+		for _, q := range []string{"SELECT pg_cancel_backend(pg_backend_pid())", "SELECT pg_sleep(60)", "SELECT repeat('x', 100000000)"} {
 			require.Equal(t, envs.StatusToolError, play(t, e, q).Status, q)
 		}
 		step, err := e.Step(t.Context(), envs.Action{Text: "done"})

@@ -17,7 +17,7 @@ import (
 )
 
 // Version changes whenever the tools, their results or the reading of states do.
-const Version = "1"
+const Version = "2"
 
 // StatementLimit is how long a statement of an agent may take.
 const StatementLimit = 5 * time.Second
@@ -326,7 +326,7 @@ func (l *lease) begin(ctx context.Context) error {
 		if start, err = l.picture(ctx); err != nil {
 			return fmt.Errorf("read the state at the start: %w", err)
 		}
-		if start.size, err = l.pg.size(ctx, l.database); err != nil {
+		if start.size, _, err = l.pg.usage(ctx, l.database); err != nil {
 			return fmt.Errorf("read the size at the start: %w", err)
 		}
 		l.t.start[l.readOnly] = start

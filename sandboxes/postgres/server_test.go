@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -111,6 +112,7 @@ func TestTools(t *testing.T) {
 		var served []string
 		for _, tool := range tools {
 			served = append(served, tool.Name)
+			require.Equal(t, tool.Name == "describe_table", strings.Contains(string(tool.InputSchema), `"x-entity":true`), "%s names what must have been read", tool.Name)
 		}
 		slices.Sort(served)
 		require.Equal(t, c.served, served)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/mcpgym/mcpgym/sandboxes"
 )
@@ -22,8 +23,11 @@ const (
 	maxLine = 300
 )
 
-// looking is how long the verifier may look at a time.
-const looking = time.Minute
+// looking is how long the verifier may look at a time, glancing how long a statement of its may take.
+const (
+	looking  = 20 * time.Second
+	glancing = 10 * time.Second
+)
 
 // look runs f on the verifier's session, as if it were new. Where the agent has left a transaction open that locks what f
 // reads, the transaction is rolled back: what was not committed is no state.
@@ -49,7 +53,9 @@ func (l *lease) lookWithin(ctx context.Context, f func(context.Context, *pgconn.
 	case <-l.life.Done():
 		return errClosed
 	}
+	reading := false
 	try := func() error {
+		reading = false
 		if l.verifier == nil || l.verifier.IsClosed() {
 			c, err := l.pg.connect(ctx, verifier, l.database)
 			if err != nil {
@@ -60,9 +66,15 @@ func (l *lease) lookWithin(ctx context.Context, f func(context.Context, *pgconn.
 		if err := l.pg.renew(ctx, l.verifier); err != nil {
 			return err
 		}
+		reading = true
 		return f(ctx, l.verifier)
 	}
 	err := try()
+	if l.ended(ctx, err) {
+		if err = try(); reading && l.ended(ctx, err) {
+			return fmt.Errorf("%w: %w", errEnded, err)
+		}
+	}
 	const lockNotAvailable = "55P03"
 	if e, ok := errors.AsType[*pgconn.PgError](err); !ok || e.Code != lockNotAvailable {
 		return cause(ctx, err)
@@ -80,15 +92,57 @@ func (l *lease) lookWithin(ctx context.Context, f func(context.Context, *pgconn.
 	return cause(ctx, try())
 }
 
+// unreadable says why a database cannot be read although its server is well: then its agent keeps the verifier out, by a
+// function that runs whenever a table is read, say, or by a row that is too large to be sent. It is nil where err, of look,
+// says nothing like that.
+func (l *lease) unreadable(ctx context.Context, err error) error {
+	if ctx.Err() != nil || !l.pg.alive() {
+		return nil
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("it takes longer than %v", looking)
+	}
+	if _, ok := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err); ok {
+		return errTooLarge
+	}
+	if errors.Is(err, errEnded) {
+		return errEnded
+	}
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || l.verifier == nil || l.verifier.IsClosed() {
+		return nil
+	}
+	return sqlError(e)
+}
+
+// errEnded says that reading has ended two sessions, one after the other, of a server that is well. A function of an agent's
+// can do that: it makes the session impatient, for one.
+var errEnded = errors.New("reading it ends the session")
+
+// ended says whether err has ended the verifier's session, and the server may be well.
+func (l *lease) ended(ctx context.Context, err error) bool {
+	_, large := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err)
+	return err != nil && !large && ctx.Err() == nil && l.verifier != nil && l.verifier.IsClosed() && l.pg.alive()
+}
+
+var errTooLarge = fmt.Errorf("ERROR 54000: a row is larger than the limit of %d MiB", maxMessage>>20)
+
 // Probe answers questions of kind sql: one statement, asked by a login that may read everything and write nothing. The
-// answer is the value of a single column and row, null where a single column has no row, and else the list of rows.
+// answer is the value of a single column and row, null where a single column has no row, and else the list of rows. What
+// cannot be read is an error of the answer; after one that takes too long no more is asked.
 func (l *lease) Probe(ctx context.Context, ask []sandboxes.Question) ([]sandboxes.Answer, error) {
 	answers := make([]sandboxes.Answer, len(ask))
+	late := false
 	for i, q := range ask {
+		if late {
+			answers[i].Err = "not asked: a question before took too long"
+			continue
+		}
 		if q.Kind != "sql" {
 			answers[i].Err = fmt.Sprintf("a Postgres world answers questions of kind sql, not %q", q.Kind)
 			continue
 		}
+		start := time.Now()
 		err := l.look(ctx, func(ctx context.Context, c *pgconn.PgConn) (err error) {
 			answers[i].Value, err = answer(ctx, c, q.Text)
 			return err
@@ -99,11 +153,12 @@ func (l *lease) Probe(ctx context.Context, ask []sandboxes.Question) ([]sandboxe
 		if sandboxes.Interrupted(ctx, err) {
 			return nil, err
 		}
-		e, ok := errors.AsType[*pgconn.PgError](err)
-		if !ok || l.verifier == nil || l.verifier.IsClosed() {
+		why := l.unreadable(ctx, err)
+		if why == nil {
 			return nil, sandboxes.NewFault(sandboxes.FaultVerifier, "probe "+q.Text, err)
 		}
-		answers[i].Err = sqlError(e).Error()
+		answers[i].Err = why.Error()
+		late = time.Since(start) >= glancing
 	}
 	return answers, nil
 }
@@ -133,6 +188,7 @@ func answer(ctx context.Context, c *pgconn.PgConn, sql string) (json.RawMessage,
 
 // State is over the rows and definitions of everything that is not Postgres' own, sequences, large objects, and the
 // settings of the role and the database. What was not committed is no part of it, nor are statistics and planner estimates.
+// Of a database that cannot be read, it tells only that.
 func (l *lease) State(ctx context.Context) (sandboxes.State, error) {
 	if l.asAtStart(ctx) {
 		return sandboxes.State{Hash: l.start.hash}, nil
@@ -143,7 +199,11 @@ func (l *lease) State(ctx context.Context) (sandboxes.State, error) {
 		if sandboxes.Interrupted(ctx, err) {
 			return sandboxes.State{}, err
 		}
-		return sandboxes.State{}, sandboxes.NewFault(sandboxes.FaultVerifier, "read the state", err)
+		why := l.unreadable(ctx, err)
+		if why == nil {
+			return sandboxes.State{}, sandboxes.NewFault(sandboxes.FaultVerifier, "read the state", err)
+		}
+		now = pictureOf([]string{"unreadable: " + l.names().Replace(why.Error())})
 	}
 	if now.hash == l.start.hash {
 		l.asBegun.Store(ran)
@@ -204,7 +264,7 @@ type picture struct {
 
 func (l *lease) picture(ctx context.Context) (picture, error) {
 	var lines []string
-	names := strings.NewReplacer(l.role, "agent", owner, "owner", verifier, "verifier", l.database, "database")
+	names := l.names()
 	err := l.look(ctx, func(ctx context.Context, c *pgconn.PgConn) error {
 		lines = nil
 		// No name may be found in a schema of the agent's.
@@ -248,12 +308,21 @@ func (l *lease) picture(ctx context.Context) (picture, error) {
 	if err != nil {
 		return picture{}, err
 	}
+	return pictureOf(lines), nil
+}
+
+func pictureOf(lines []string) picture {
 	slices.Sort(lines)
 	h := sha256.New()
 	for _, line := range lines {
 		fmt.Fprintf(h, "%d %s\n", len(line), line)
 	}
-	return picture{lines: lines, hash: fmt.Sprintf("%x", h.Sum(nil))}, nil
+	return picture{lines: lines, hash: fmt.Sprintf("%x", h.Sum(nil))}
+}
+
+// names gives what is named after the lease the names that it has in every one.
+func (l *lease) names() *strings.Replacer {
+	return strings.NewReplacer(l.role, "agent", owner, "owner", verifier, "verifier", l.database, "database")
 }
 
 // maxKept bounds the bytes of a row that are kept: what takes little room in a database may be much larger when it is read.

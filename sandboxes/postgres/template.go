@@ -201,7 +201,7 @@ func (c *cluster) build(ctx context.Context, name, setup string) error {
 		return err
 	}
 	err := c.as(ctx, superuser, name, func(su *pgconn.PgConn) error {
-		if err := run(ctx, su, "ALTER SCHEMA public OWNER TO "+owner+"; SET SESSION AUTHORIZATION "+owner); err != nil {
+		if err := run(ctx, su, "ALTER SCHEMA public OWNER TO "+owner+"; "+refusing(sharing)+"; SET SESSION AUTHORIZATION "+owner); err != nil {
 			return err
 		}
 		if err := run(ctx, su, setup); err != nil {
@@ -233,9 +233,24 @@ func (c *cluster) clone(ctx context.Context, name string, t *template, grants st
 	return nil
 }
 
+// sharing finds functions that reach what databases share, whoever calls them: the room for locks, and sessions, among them
+// those of verifiers, whose rights a function of an agent's has while they read its table.
+const sharing = `proname ~ '^pg_((try_)?advisory_|terminate_backend|cancel_backend)'`
+
+// refusing is a statement that lets nobody but superusers call the functions that meet a condition on pg_proc.
+func refusing(condition string) string {
+	return `DO $$
+DECLARE x text;
+BEGIN
+FOR x IN SELECT oid::regprocedure FROM pg_proc WHERE ` + condition + ` LOOP
+	EXECUTE 'REVOKE EXECUTE ON ROUTINE ' || x || ' FROM PUBLIC';
+END LOOP;
+END $$`
+}
+
 // readersSQL lets everybody who may connect read, and takes from them what the setup or Postgres itself lets everybody do
 // that another reader could notice. Definitions cannot be changed at all: ALTER DEFAULT PRIVILEGES, for one, needs no right.
-const readersSQL = `DO $$
+var readersSQL = `DO $$
 DECLARE x text;
 BEGIN
 FOR x IN SELECT quote_ident(nspname) FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' LOOP
@@ -243,11 +258,8 @@ FOR x IN SELECT quote_ident(nspname) FROM pg_namespace WHERE nspname !~ '^pg_' A
 	EXECUTE 'REVOKE ALL ON ALL TABLES IN SCHEMA ' || x || ' FROM PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA ' || x || ' TO PUBLIC';
 	EXECUTE 'REVOKE ALL ON ALL SEQUENCES IN SCHEMA ' || x || ' FROM PUBLIC; GRANT SELECT ON ALL SEQUENCES IN SCHEMA ' || x || ' TO PUBLIC';
 END LOOP;
-FOR x IN SELECT oid::regprocedure FROM pg_proc WHERE prosecdef
-	OR proname ~ '^(lo_|lowrite|loread|pg_(try_)?advisory_|pg_notify|pg_export_snapshot)' LOOP
-	EXECUTE 'REVOKE EXECUTE ON ROUTINE ' || x || ' FROM PUBLIC';
-END LOOP;
 END $$;
+` + refusing(`prosecdef OR proname ~ '^(lo_|lowrite|loread|pg_notify|pg_export_snapshot)'`) + `;
 CREATE SCHEMA mcpgym;
 CREATE FUNCTION mcpgym.refuse() RETURNS event_trigger LANGUAGE plpgsql AS
 	$$ BEGIN RAISE insufficient_privilege USING MESSAGE = 'permission denied: this database is read-only'; END $$;

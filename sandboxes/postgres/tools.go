@@ -30,6 +30,9 @@ const (
 // MaxGrowth bounds how much larger than at its start an agent may make its database, in bytes.
 const MaxGrowth = 128 << 20
 
+// maxLocks bounds the locks that an agent may hold: the server has room for some 13,000, for all.
+const maxLocks = 4000
+
 // maxMessage bounds one row on its way here.
 const maxMessage = 64 << 20
 
@@ -46,7 +49,7 @@ func newServer(names []string) (*server.MCPServer, error) {
 			listTables, readOnly),
 		mcpmem.Tool("describe_table", "Describe a table or view: columns with type, nullability and default, constraints such as keys, and indexes.",
 			describeTable, readOnly,
-			mcp.WithString("table", mcp.Required(), mcp.MinLength(1), mcp.Description("Name as in SQL, with its schema where that is not public, for example customers or sales.orders"))),
+			mcp.WithString("table", mcp.Required(), mcp.MinLength(1), mcpmem.Entity, mcp.Description("Name as in SQL, with its schema where that is not public, for example customers or sales.orders"))),
 		mcpmem.Tool("explain", "Show how Postgres would run a statement, with estimated costs. The statement is not run.",
 			explain, readOnly, sql("One SQL statement to explain")),
 	}
@@ -118,14 +121,14 @@ func (l *lease) statement(ctx context.Context, sql string, args ...string) (t *t
 	pgErr, isPg := errors.AsType[*pgconn.PgError](err)
 	_, big := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err)
 	switch {
-	case full.Load():
-		says = fmt.Errorf("ERROR 53100: canceling statement: the database has grown by more than the limit of %d MiB", MaxGrowth>>20)
+	case full.Load() != nil:
+		says = *full.Load()
 	case over:
 		says = fmt.Errorf("ERROR 57014: canceling statement: it took longer than the limit of %v", StatementLimit)
 	case isPg:
 		says = sqlError(pgErr)
 	case big:
-		says = fmt.Errorf("ERROR 54000: a row is larger than the limit of %d MiB", maxMessage>>20)
+		says = errTooLarge
 	}
 	if !l.agent.IsClosed() {
 		if says == nil { // refused before it was sent
@@ -152,10 +155,10 @@ const revived = "\nThe session has ended and a new one is open: settings, tempor
 // measuring is how long statements may run, taken together, before the size of their database is looked at.
 const measuring = 50 * time.Millisecond
 
-// watch calls cancel when the database has become too large, and notes that it did. Postgres itself has no such limit, and
-// one agent would use up the room of all. It ends with ctx.
-func (l *lease) watch(ctx context.Context, cancel context.CancelFunc) *atomic.Bool {
-	full := new(atomic.Bool)
+// watch calls cancel when the database has become too large or its agent holds too many locks, and notes which. Postgres
+// itself has no such limits, and one agent would use up the room of all. It ends with ctx.
+func (l *lease) watch(ctx context.Context, cancel context.CancelFunc) *atomic.Pointer[error] {
+	full := new(atomic.Pointer[error])
 	if l.readOnly {
 		return full
 	}
@@ -168,9 +171,17 @@ func (l *lease) watch(ctx context.Context, cancel context.CancelFunc) *atomic.Bo
 				return
 			}
 			// A question that is cancelled costs the server more than one that is answered.
-			size, err := l.pg.size(context.WithoutCancel(ctx), l.database)
-			if err == nil && size > l.start.size+MaxGrowth {
-				full.Store(true)
+			size, locks, err := l.pg.usage(context.WithoutCancel(ctx), l.database)
+			var says error
+			switch {
+			case err != nil:
+			case size > l.start.size+MaxGrowth:
+				says = fmt.Errorf("ERROR 53100: canceling statement: the database has grown by more than the limit of %d MiB", MaxGrowth>>20)
+			case locks > maxLocks:
+				says = fmt.Errorf("ERROR 53200: canceling statement: it needs more than the limit of %d locks", maxLocks)
+			}
+			if says != nil {
+				full.Store(&says)
 				cancel()
 				return
 			}
@@ -182,14 +193,22 @@ func (l *lease) watch(ctx context.Context, cancel context.CancelFunc) *atomic.Bo
 
 var errClosed = &sandboxes.Fault{Kind: sandboxes.FaultClosed, Op: "run a statement", Msg: "the sandbox is closed"}
 
-// revive opens a new session for the agent where its own has ended. If that fails the server is gone.
+// revive opens a new session for the agent where its own has ended. If that fails the server is gone, unless it says that it
+// is for the role's own settings.
 func (l *lease) revive(ctx context.Context) error {
 	l.changed = true
 	hangUp(l.agent)
+	// What does not listen to us, such as a function that catches every cancellation, goes on and keeps its locks.
 	limited, cancel := context.WithTimeout(ctx, StatementLimit/2)
+	_ = l.pg.exec(limited, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = "+Literal(l.role)) // connect will say
+	cancel()
+	limited, cancel = context.WithTimeout(ctx, StatementLimit/2)
 	defer cancel()
 	agent, err := l.pg.connect(limited, l.role, l.database)
+	e, says := errors.AsType[*pgconn.PgError](err)
 	switch {
+	case says && l.pg.alive() && !strings.HasPrefix(e.Code, "53") && !strings.HasPrefix(e.Code, "57"): // no lack of room, no end
+		return fmt.Errorf("the session has ended, and no new one can be opened: %w", sqlError(e))
 	case err == nil:
 		l.agent = agent
 		return nil

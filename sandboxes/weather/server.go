@@ -36,7 +36,7 @@ const (
 )
 
 var (
-	stationArg = mcp.WithString("station_id", mcp.Required(), mcp.Description(stationDoc), mcp.Pattern("^[A-Z]{3}-[0-9]{4}$"))
+	stationArg = mcp.WithString("station_id", mcp.Required(), mcpmem.Entity, mcp.Description(stationDoc), mcp.Pattern("^[A-Z]{3}-[0-9]{4}$"))
 	cursorArg  = mcp.WithString("cursor", mcp.Description(cursorDoc))
 	datePat    = mcp.Pattern("^[0-9]{4}-[0-9]{2}-[0-9]{2}$")
 	readOnly   = mcp.WithReadOnlyHintAnnotation(true)
@@ -48,11 +48,11 @@ func newServer() *server.MCPServer {
 		mcpmem.Tool("search_places", "Find cities by name, or by the beginning of a name. Several cities may share a name, so look at country and region. Returns the station of each city, a few per page.",
 			searchPlaces, readOnly, cursorArg,
 			mcp.WithString("query", mcp.Required(), mcp.MinLength(2), mcp.Description("City name or its first letters")),
-			mcp.WithString("country", mcp.Description("Only cities of this country"))),
+			mcp.WithString("country", mcpmem.Entity, mcp.Description("Only cities of this country"))),
 		mcpmem.Tool("list_stations", "List the weather stations of a country, or of one of its regions, with their city and whether they are online. A few per page.",
 			listStations, readOnly, cursorArg,
-			mcp.WithString("country", mcp.Required(), mcp.Description("Country name")),
-			mcp.WithString("region", mcp.Description("Only stations of this region"))),
+			mcp.WithString("country", mcpmem.Entity, mcp.Required(), mcp.Description("Country name")),
+			mcp.WithString("region", mcpmem.Entity, mcp.Description("Only stations of this region"))),
 		mcpmem.Tool("get_current", "Current conditions at a station: temperature, humidity, air pressure and wind speed, in the units that the station reports. A station that is offline has no current data.",
 			getCurrent, readOnly, stationArg),
 		mcpmem.Tool("get_hourly_forecast", "Hour by hour forecast of temperature, wind speed and chance of rain at a station on one day: six hours beginning with from_hour.",
@@ -68,7 +68,7 @@ func newServer() *server.MCPServer {
 			mcp.WithString("to_date", mcp.Required(), datePat, mcp.Description("Last day, "+dateDoc))),
 		mcpmem.Tool("get_alerts", "Weather alerts of a country with kind, severity, region, and when they start and end.",
 			getAlerts, readOnly,
-			mcp.WithString("country", mcp.Required(), mcp.Description("Country name"))),
+			mcp.WithString("country", mcpmem.Entity, mcp.Required(), mcp.Description("Country name"))),
 		mcpmem.Tool("convert_units", "Convert a value between units of temperature (C, F), speed (km/h, mph) or precipitation (mm, in), rounded to one decimal, or two for inches.",
 			convertUnits, readOnly,
 			mcp.WithNumber("value", mcp.Required(), mcp.Min(-1e6), mcp.Max(1e6), mcp.Description("Value to convert")),

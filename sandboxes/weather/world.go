@@ -22,7 +22,7 @@ import (
 )
 
 // Version of the generator and of the tools: part of the identity, changed whenever either changes.
-const Version = "1"
+const Version = "2"
 
 // Sizes of a world, and of what its tools return at once.
 const (
