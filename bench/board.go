@@ -15,7 +15,6 @@ import (
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/mcpgym/mcpgym/envs"
-	"github.com/mcpgym/mcpgym/rewards"
 )
 
 // Row is what a record amounts to. Means are per episode that was scored.
@@ -24,13 +23,23 @@ type Row struct {
 	Tally
 	Interval      Interval // of Pass1, 95 % (Wilson)
 	RewardRange   Interval // of MeanReward, 95 % (bootstrap); meaningless where nothing was scored
-	Hallucination float64  // invented tools and parameters
+	Hallucination Made
 	Turns         float64
 	ToolErrors    float64
+	Founding      *float64    // by the founding formula, to compare with; nil where the environment has none or nothing was scored
 	Families      []FamilyRow // sorted by name
 
 	outcomes map[[2]int]outcome // by task and trial
 }
+
+// Made is what was made up, an episode.
+type Made struct {
+	Tools     float64 `json:"tools"`     // calls of tools that do not exist
+	Arguments float64 `json:"arguments"` // unknown parameters, and references to what was never seen
+	Claims    float64 `json:"claims"`    // values of the answer that follow from nothing that was seen
+}
+
+func (m Made) sum() float64 { return m.Tools + m.Arguments + m.Claims }
 
 type outcome struct {
 	pass   bool
@@ -49,6 +58,8 @@ const publishable = 0.01
 // Summarise computes a record's row.
 func Summarise(r *Record) Row {
 	row := Row{Header: r.Header, outcomes: map[[2]int]outcome{}}
+	founding := foundingOf(r.Env)
+	formula := 0.0
 	var rewarded []float64
 	var trials []Trial
 	families := map[string]*FamilyRow{}
@@ -63,9 +74,15 @@ func Summarise(r *Record) Row {
 		if e.Score != nil {
 			t.Success, t.Reward = e.Score.Success, &e.Score.Value
 			tr := envs.Trajectory{Steps: e.Steps}
-			tools, params := rewards.Hallucinated(&tr)
-			row.Hallucination += float64(tools + params)
+			for _, p := range e.Score.Parts {
+				row.Hallucination.Tools += float64(p.Counts["tools"])
+				row.Hallucination.Arguments += float64(p.Counts["arguments"])
+				row.Hallucination.Claims += float64(p.Counts["claims"])
+			}
 			row.Turns += float64(len(e.Steps))
+			if founding != nil {
+				formula += founding(&tr)
+			}
 			for _, res := range tr.Results() {
 				if res.Status == envs.StatusToolError {
 					row.ToolErrors++
@@ -87,9 +104,14 @@ func Summarise(r *Record) Row {
 	row.Interval = Wilson(row.Passes, row.Planned)
 	if row.Scored > 0 {
 		row.RewardRange = Bootstrap(rewarded, resampling)
-		row.Hallucination /= float64(row.Scored)
+		row.Hallucination.Tools /= float64(row.Scored)
+		row.Hallucination.Arguments /= float64(row.Scored)
+		row.Hallucination.Claims /= float64(row.Scored)
 		row.Turns /= float64(row.Scored)
 		row.ToolErrors /= float64(row.Scored)
+		if founding != nil {
+			row.Founding = new(round(formula / float64(row.Scored)))
+		}
 	}
 	for _, f := range families {
 		row.Families = append(row.Families, *f)
@@ -198,6 +220,10 @@ func (b Board) Table(markdown bool) string {
 	t.SetStyle(table.StyleLight)
 	t.Style().Format.Header = text.FormatDefault
 	head := table.Row{"policy", "success %", "95 %", "pass^k %", "reward", "halluc.", "turns", "tool errors", "planned", "void", "tokens", "cost $", "p vs next", "p reward"}
+	founding := foundingOf(b.Env) != nil
+	if founding {
+		head = append(head, "founding")
+	}
 	if markdown {
 		head = append(head, "verified on", "commit", "command")
 	}
@@ -225,7 +251,10 @@ func (b Board) Table(markdown bool) string {
 			reward = fmt.Sprintf("%.3f [%.3f, %.3f]", *r.MeanReward, r.RewardRange.Lo, r.RewardRange.Hi)
 		}
 		line := table.Row{name, percent(r.Pass1), fmt.Sprintf("%.1f-%.1f", 100*r.Interval.Lo, 100*r.Interval.Hi), strings.Join(hat, " "), reward,
-			fmt.Sprintf("%.2f", r.Hallucination), fmt.Sprintf("%.1f", r.Turns), fmt.Sprintf("%.2f", r.ToolErrors), r.Planned, r.Void, optional(r.Provenance.Tokens, "%d"), optional(r.Provenance.Cost, "%.2f"), next, nextReward}
+			fmt.Sprintf("%.2f %.2f %.2f", r.Hallucination.Tools, r.Hallucination.Arguments, r.Hallucination.Claims), fmt.Sprintf("%.1f", r.Turns), fmt.Sprintf("%.2f", r.ToolErrors), r.Planned, r.Void, optional(r.Provenance.Tokens, "%d"), optional(r.Provenance.Cost, "%.2f"), next, nextReward}
+		if founding {
+			line = append(line, optional(r.Founding, "%.3f"))
+		}
 		if markdown {
 			line = append(line, strings.Join(r.Provenance.Drivers, ", "), r.Provenance.Commit, "`"+r.Provenance.Command+"`")
 		}
@@ -296,7 +325,7 @@ func (b Board) Picture() (png, svg []byte, err error) {
 // compares policies. Rates are in points of 100.
 func benchText(boards []Board, records []*Record) ([]byte, error) {
 	var buf bytes.Buffer
-	for _, u := range []string{"success-pts/episode better=higher", "reward-pts/episode better=higher", "hallucinations/episode better=lower", "turns/episode better=lower", "void-pts/episode better=lower"} {
+	for _, u := range []string{"success-pts/episode better=higher", "reward-pts/episode better=higher", "hallucinations/episode better=lower", "turns/episode better=lower", "founding-pts/episode better=higher", "void-pts/episode better=lower"} {
 		fmt.Fprintf(&buf, "Unit %s\n", u)
 	}
 	w := benchfmt.NewWriter(&buf)
@@ -323,8 +352,11 @@ func benchText(boards []Board, records []*Record) ([]byte, error) {
 				if s.MeanReward != nil {
 					res.Values = append(res.Values, benchfmt.Value{Value: round(100 * *s.MeanReward), Unit: "reward-pts/episode"})
 				}
-				res.Values = append(res.Values, benchfmt.Value{Value: round(s.Hallucination), Unit: "hallucinations/episode"},
+				res.Values = append(res.Values, benchfmt.Value{Value: round(s.Hallucination.sum()), Unit: "hallucinations/episode"},
 					benchfmt.Value{Value: round(s.Turns), Unit: "turns/episode"}, benchfmt.Value{Value: round(100 * float64(s.Void) / float64(s.Planned)), Unit: "void-pts/episode"})
+				if s.Founding != nil {
+					res.Values = append(res.Values, benchfmt.Value{Value: round(100 * *s.Founding), Unit: "founding-pts/episode"})
+				}
 				if err := w.Write(res); err != nil {
 					return nil, err
 				}
@@ -412,10 +444,10 @@ const readmeHead = `# Leaderboard
 This page is generated from the records beside it. Play every row again: ` + "`go test ./bench -run Weather -v`" + `, or one: ` + "`go run ./bench/mcpgym verify results/weather/lexical.jsonl`" + `.
 
 A row counts all planned episodes: one that was void (the sandbox failed, not the agent) is not passed, and has no reward.
-"success" is pass@1 with its 95 % Wilson interval, "pass^k" the chance that all k trials of a task succeed, for each k up to the trials made. "halluc." are invented tools and
-parameters an episode. "p vs next" is the exact paired test (McNemar) against the row below on the same tasks, from 0.05 on it is a tie; "p reward" is that of the mean reward (sign flips), whose interval is
-bootstrapped. Tokens and cost are those of a
-model; "-" means that there was none, or that it has no price.
+"success" is pass@1 with its 95 % Wilson interval, "pass^k" the chance that all k trials of a task succeed, for each k up to the trials made. "halluc." is what was made up, an
+episode: tools, arguments, claims. "p vs next" is the exact paired test (McNemar) against the row below on the same tasks, from 0.05 on it is a tie; "p reward" is that of the mean reward (sign flips), whose interval is
+bootstrapped. Tokens and cost are those of a model; "-" means that there was none, or that it has no price. "founding" is the mean of
+the founding note's formula, which looks at the first call alone and pays 1 for a word in its query: a column to compare with, never the reward.
 `
 
 // WriteResults brings the generated files of a results folder up to date. Pictures are drawn anew only when their numbers

@@ -27,6 +27,8 @@ type Entry struct {
 	Open func(ctx context.Context, driver string) (envs.Spec, error)
 	// Rules gives the spec without sandboxes, which is all that scoring a record takes. It may be nil where Open starts nothing.
 	Rules func() envs.Spec
+	// Founding scores a record by the founding formula, for a column to compare with. It may be nil.
+	Founding func(*envs.Trajectory) float64
 }
 
 // live are the drivers of environments with a database server.
@@ -35,10 +37,10 @@ var live = []string{"local", "container"}
 // Envs lists the environments, sorted by name.
 func Envs() []Entry {
 	return []Entry{
-		{"DBA-v0", "keep a live Postgres database in order, with a linter for its schema", live, []string{"train", "test", "ood"}, 60, onPostgres(dba.Spec), dba.Rules},
-		{"Postgres-v0", "questions to a live Postgres database, and repairs of it", live, []string{"train", "test", "ood"}, 120, onPostgres(postgres.Spec), postgres.Rules},
+		{"DBA-v0", "keep a live Postgres database in order, with a linter for its schema", live, []string{"train", "test", "ood"}, 60, onPostgres(dba.Spec), dba.Rules, dba.Founding},
+		{"Postgres-v0", "questions to a live Postgres database, and repairs of it", live, []string{"train", "test", "ood"}, 120, onPostgres(postgres.Spec), postgres.Rules, nil},
 		{"Weather-v0", "questions about an invented weather service", []string{"in-process"}, []string{"train", "test", "ood"}, 500,
-			func(context.Context, string) (envs.Spec, error) { return weather.Spec() }, nil},
+			func(context.Context, string) (envs.Spec, error) { return weather.Spec() }, nil, nil},
 	}
 }
 
@@ -81,6 +83,16 @@ func Baselines() []Baseline {
 		{"lexical", "matches words of the prompt with tools, parameters and results", policies.Lexical{}},
 		{"oracle", "plays the gold solution; not ranked", policies.Oracle{}},
 	}
+}
+
+// foundingOf gives the founding formula of an environment, nil where it has none.
+func foundingOf(env string) func(*envs.Trajectory) float64 {
+	for _, e := range Envs() {
+		if e.Name == env {
+			return e.Founding
+		}
+	}
+	return nil
 }
 
 // FindEnv finds an environment by name, or says which there are. A name that ends in .json is a file with a task in the form

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -126,7 +127,7 @@ func (r *Record) add(index, trial int, seed uint64, t *envs.Trajectory) error {
 
 // trajectory puts the parts of an episode together again.
 func (r *Record) trajectory(e Episode, task envs.Task) *envs.Trajectory {
-	return &envs.Trajectory{Version: envs.TrajectoryVersion, Env: r.Env, Identity: r.Identity, Limits: r.Limits, Task: task, Tools: r.Header.Tools[e.Tools],
+	return &envs.Trajectory{Version: envs.TrajectoryVersion, Env: r.Env, Identity: r.Identity, Limits: r.Limits, Task: task, System: cmp.Or(task.System, r.System), Tools: r.Header.Tools[e.Tools],
 		Steps: e.Steps, Probes: e.Probes, State: e.State, End: e.End, Score: e.Score, Void: e.Void}
 }
 

@@ -151,7 +151,10 @@ type Explanation struct {
 	Parts    []EarnedPart     `json:"parts"`
 	Evidence []rewards.Shown  `json:"evidence"`  // what the answer must follow from; nil where the task asks for no answer
 	BadCalls []BadCall        `json:"bad_calls"` // what parts for validity and hallucination count
-	Problems []Problem        `json:"-"`         // how the recorded score differs
+
+	References []string        `json:"references"` // in calls, to what was never seen
+	Claims     []rewards.Claim `json:"claims"`     // of the final answer, that follow from nothing that was seen
+	Problems   []Problem       `json:"-"`          // how the recorded score differs
 }
 
 // EarnedPart is a part of a score and what it has added to the value.
@@ -203,6 +206,7 @@ func Explain(spec envs.Spec, r *Record, e Episode) (Explanation, error) {
 			out.BadCalls = append(out.BadCalls, BadCall{n, i, c.Name, c.Status, c.Unknown})
 		}
 	}
+	out.References, out.Claims = rewards.InventedReferences(t), rewards.UnsupportedClaims(t)
 	if out.Evidence, err = rewards.Evidence(t); err != nil {
 		return Explanation{}, fmt.Errorf("explain %s: %w", e.Task, err)
 	}

@@ -121,7 +121,7 @@ func TestRegradeNewRules(t *testing.T) {
 	require.Contains(t, texts(found), `episode 0 trial 0: reward: part efficiency: recorded {"name":"efficiency","kind":"credit","weight":0.1,"score":1,"reason":"1 calls, gold makes 1"}, now null`)
 	require.Len(t, found, values+2*16, "two parts of every episode")
 
-	spec.Reward = rewards.Sum{{Name: "broken", Kind: envs.Gate, Weight: 1, Score: func(*envs.Trajectory) (*float64, string, error) { return nil, "", nil }}}
+	spec.Reward = rewards.Sum{{Name: "broken", Kind: envs.Gate, Weight: 1, Score: func(*envs.Trajectory) (envs.Part, error) { return envs.Part{}, nil }}}
 	found, err = Regrade(t.Context(), spec, r, nil)
 	require.NoError(t, err)
 	require.Equal(t, "episode 0 trial 0: reward: cannot be computed now: reward part broken: not scored", found[0].String())

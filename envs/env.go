@@ -2,6 +2,7 @@ package envs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,7 +60,7 @@ func (e *Env) Reset(ctx context.Context, task Task) (Observation, error) {
 	if err := e.Close(); err != nil {
 		return Observation{}, err
 	}
-	e.t = &Trajectory{Version: TrajectoryVersion, Env: e.spec.Name, Identity: e.spec.Sandboxes.Identity(), Limits: e.spec.Limits, Task: task}
+	e.t = &Trajectory{Version: TrajectoryVersion, Env: e.spec.Name, Identity: e.spec.Sandboxes.Identity(), Limits: e.spec.Limits, Task: task, System: cmp.Or(task.System, e.spec.System)}
 	e.sent, e.used, e.over, e.done = e.sent[:0], 0, false, true
 	op := fmt.Sprintf("reset %s to task %s", e.spec.Name, task.ID)
 	if err := e.open(ctx, task.World); err != nil {
@@ -224,6 +225,11 @@ func (e *Env) verify(ctx context.Context, box sandboxes.Sandbox) error {
 	}
 	if len(e.t.Probes) != n {
 		return fmt.Errorf("%d questions, %d answers", n, len(e.t.Probes))
+	}
+	for i, as := range e.t.Task.Assertions {
+		if as.Report && e.t.Probes[i].Err != "" {
+			return fmt.Errorf("the verifier reports nothing: %s", e.t.Probes[i].Err)
+		}
 	}
 	return nil
 }

@@ -33,8 +33,10 @@ type Task struct {
 
 // Assertion is a question that the verifier asks the world at the end of the episode, and the answer it must get.
 type Assertion struct {
-	Ask  sandboxes.Question `json:"ask"`
-	Want json.RawMessage    `json:"want"`
+	Ask     sandboxes.Question `json:"ask"`
+	Want    json.RawMessage    `json:"want,omitempty"`
+	Ordered bool               `json:"ordered,omitempty"` // the answer's rows must come in the order of Want
+	Report  bool               `json:"report,omitempty"`  // the answer is a reward: nothing is wanted, see rewards.Reported
 }
 
 // Source is a split: a generator of tasks. Task is pure: the same index gives the same task, at any time, in any order,
@@ -136,6 +138,7 @@ type Trajectory struct {
 	Identity sandboxes.Identity `json:"identity,omitempty"`
 	Limits   Limits             `json:"limits"`
 	Task     Task               `json:"task"`
+	System   string             `json:"system,omitempty"` // what the agent was told beside the prompt: the task's or else the Spec's
 	Tools    []sandboxes.Tool   `json:"tools"`
 	Steps    []Step             `json:"steps"`
 	Probes   []sandboxes.Answer `json:"probes,omitempty"` // answers to Task.Assertions, in order
@@ -178,6 +181,8 @@ type Part struct {
 	Weight float64  `json:"weight"`
 	Score  *float64 `json:"score"` // in [0, 1]; nil: not scored
 	Reason string   `json:"reason,omitempty"`
+
+	Counts map[string]int `json:"counts,omitempty"` // of what a penalty counts, by kind; nil where there is none
 }
 
 // Score is what an episode earned. Value is in [-1, 1].

@@ -56,10 +56,7 @@ func Rollout(ctx context.Context, env *envs.Env, task envs.Task, p Policy, seed 
 	if err != nil {
 		return voided(ctx, env, err)
 	}
-	ep := Episode{System: env.Spec().System, Prompt: o.Text, Tools: env.Trajectory().Tools, Seed: seed}
-	if task.System != "" {
-		ep.System = task.System
-	}
+	ep := Episode{System: env.Trajectory().System, Prompt: o.Text, Tools: env.Trajectory().Tools, Seed: seed}
 	var agent Agent
 	if aware, ok := p.(TaskAware); ok {
 		agent, err = aware.StartTask(ctx, ep, task)

@@ -2,7 +2,9 @@ package rewards_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,6 +117,7 @@ func TestMatch(t *testing.T) {
 		negative = rewards.Value{Kind: "number", Value: "-3.0", Unit: "C"}
 		share    = rewards.Value{Kind: "number", Value: "40", Unit: "%"}
 		wind     = rewards.Value{Kind: "number", Value: "31", Unit: "km/h"}
+		price    = rewards.Value{Kind: "number", Value: "1234.50", Unit: "EUR"}
 		either   = rewards.Value{Kind: "number", Value: "1", Accept: []string{"2", "3.5"}}
 		day      = rewards.Value{Kind: "date", Value: "2031-05-06"}
 		days     = rewards.Value{Kind: "date", Value: "2031-05-06", Accept: []string{"2031-05-07"}}
@@ -187,6 +190,16 @@ func TestMatch(t *testing.T) {
 		{wind, "31 kph", true},
 		{wind, "31 mph", false},
 		{wind, "31 knots", false},
+		{price, "1234.5", true},
+		{price, "1,234.50 EUR", true},
+		{price, "1234.50 euros", true},
+		{price, "\u20ac1,234.50", true},
+		{price, "\u20ac 1234.50", true},
+		{price, "1234.50\u20ac", true},
+		{price, "1234.50 USD", false},
+		{price, "\u20ac1234.50 USD", false},
+		{price, "\u20ac", false},
+		{wind, "\u20ac31", false},
 		{either, "2.0", true},
 		{either, "3.5", true},
 		{either, "3", false},
@@ -229,7 +242,191 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+// several is a set or list.
+func several(kind string, items ...rewards.Value) rewards.Value {
+	return rewards.Value{Kind: kind, Items: items}
+}
+
+func word(s string, accept ...string) rewards.Value {
+	return rewards.Value{Kind: "text", Value: s, Accept: accept}
+}
+
+func TestMatchItems(t *testing.T) {
+	var (
+		number = func(s string) rewards.Value { return rewards.Value{Kind: "number", Value: s, Tol: "0.1", Unit: "C"} }
+		date   = func(s string) rewards.Value { return rewards.Value{Kind: "date", Value: s} }
+		cities = []rewards.Value{word("Oslo", "Christiania"), word("M\u00e1laga"), word("St. Anna's")}
+		temps  = []rewards.Value{number("1204"), number("-3.5"), number("7")}
+		days   = []rewards.Value{date("2031-05-06"), date("2031-06-05")}
+		once   = []rewards.Value{word("a"), word("b")}
+		twice  = []rewards.Value{word("a"), word("a"), word("b")}
+		mixed  = []rewards.Value{word("5"), number("5"), date("2031-05-06")}
+	)
+	for _, c := range []struct {
+		items     []rewards.Value
+		given     string
+		set, list bool
+	}{
+		{cities, "Oslo, M\u00e1laga, St. Anna's", true, true},
+		{cities, "oslo,ma\u0301laga,st. anna\u2019s.", true, true},
+		{cities, " Oslo ,\tM\u00e1laga\u00a0, **St. Anna's** ", true, true},
+		{cities, "Christiania, M\u00e1laga, St. Anna's", true, true},
+		{cities, "St. Anna's, Oslo, M\u00e1laga", true, false},
+		{cities, "Oslo, St. Anna's, M\u00e1laga", true, false},
+		{cities, "Oslo, M\u00e1laga", false, false},
+		{cities, "Oslo, M\u00e1laga, M\u00e1laga", false, false},
+		{cities, "Oslo, Christiania, M\u00e1laga", false, false}, // one city by both its names
+		{cities, "Oslo, M\u00e1laga, St. Anna's, Rome", false, false},
+		{cities, "Oslo, M\u00e1laga, St. Anna's, Oslo", false, false},
+		{cities, "Oslo, M\u00e1laga, Rome", false, false},
+		{cities, "Oslo, M\u00e1laga, St. Anna's,", false, false},
+		{cities, "Oslo, , M\u00e1laga, St. Anna's", false, false},
+		{cities, "Oslo M\u00e1laga St. Anna's", false, false},
+		{cities, "Oslo; M\u00e1laga; St. Anna's", false, false},
+		{cities, "Oslo, M\u00e1laga and St. Anna's", false, false},
+		{cities, "", false, false},
+		{cities, ",,", false, false},
+		{temps, "1204, -3.5, 7", true, true},
+		{temps, "1204.1 C, \u22123.4\u00b0C, 6.90", true, true},
+		{temps, "7, 1204, -3.5", true, false},
+		{temps, "1,204, -3.5, 7", false, false}, // commas separate elements
+		{temps, "1204, -3.5, 7.11", false, false},
+		{temps, "1204, -3.5, 7 F", false, false},
+		{temps, "1204, 3.5, 7", false, false},
+		{days, "6 May 2031, 2031-06-05", true, true},
+		{days, "2031-06-05, 2031-05-06", true, false},
+		{days, "May 6, 2031, June 5, 2031", false, false},
+		{once, "a, b", true, true},
+		{once, "b, a", true, false},
+		{once, "a, a, b", false, false},
+		{once[:1], "a", true, true},
+		{once[:1], "a, a", false, false},
+		{once[:1], "b", false, false},
+	} {
+		for kind, want := range map[string]bool{"set": c.set, "list": c.list} {
+			got, err := several(kind, c.items...).Match(c.given)
+			require.NoError(t, err)
+			require.Equal(t, want, got, "%q against a %s of %+v", c.given, kind, c.items)
+		}
+	}
+	for _, c := range []struct {
+		items []rewards.Value
+		given string
+		want  bool
+	}{
+		{twice, "a, a, b", true},
+		{twice, "a, b, a", false},
+		{twice, "a, b", false},
+		{mixed, "5, 5.0 C, 6 May 2031", true},
+		{mixed, "5.0 C, 5, 6 May 2031", false},
+	} { // which no set can be
+		got, err := several("list", c.items...).Match(c.given)
+		require.NoError(t, err)
+		require.Equal(t, c.want, got, "%q against a list of %+v", c.given, c.items)
+	}
+}
+
+// A value is matched by each form that is listed for it, and an answer by the line that is made of values.
+func TestTexts(t *testing.T) {
+	ab := []rewards.Value{word("a", "x", "y"), word("b", "z")}
+	for _, c := range []struct {
+		v    rewards.Value
+		want []string
+	}{
+		{word("a"), []string{"a"}},
+		{word("a", "b", "c"), []string{"a", "b", "c"}},
+		{several("list", ab...), []string{"a, b", "x, z", "y, z"}},
+		{several("set", ab...), []string{"a, b", "x, z", "y, z", "z, y"}},
+		{several("set", ab[0]), []string{"a", "x", "y"}},
+		{rewards.NoData(), []string{"no data", "none", "unknown", "not available", "n/a", "no answer"}},
+	} {
+		require.Equal(t, c.want, c.v.Texts())
+		for _, text := range c.v.Texts() {
+			match, err := c.v.Match(text)
+			require.NoError(t, err)
+			require.True(t, match, text)
+		}
+	}
+	values := []rewards.Value{several("set", ab...), {Kind: "number", Value: "1204", Unit: "C"}, word("last", "or not")}
+	require.Equal(t, "ANSWER: a, b; 1204; last", rewards.AnswerLine(values))
+	want, err := json.Marshal(rewards.Want{Answer: values, Evidence: [][]rewards.Fact{{{Has: map[string]any{"t": 20}}}}})
+	require.NoError(t, err)
+	require.NotContains(t, string(want), `"value":""`)
+	for text, score := range map[string]float64{rewards.AnswerLine(values): 1, "ANSWER: z, x; 1,204 C; or not": 1, "ANSWER: a, b, 1204; last": 0, "ANSWER: a; b; 1204; last": 0} {
+		got, reason := one(t, rewards.Answer(1), record(string(want), text, ok("get", `{"t":20}`)))
+		require.Equal(t, score, got, "%s: %s", text, reason)
+	}
+}
+
+// Who abstains claims nothing, in whatever accepted words.
+func TestNoData(t *testing.T) {
+	for _, text := range rewards.NoData().Texts() {
+		require.Empty(t, rewards.UnsupportedClaims(record("", "ANSWER: "+text)), text)
+	}
+	require.NotEmpty(t, rewards.UnsupportedClaims(record("", "ANSWER: 5")))
+}
+
+// The claims of a set are its elements.
+func TestItemsAreClaims(t *testing.T) {
+	shown := ok("get", `{"rows":[{"n":1204,"city":"Oslo"},{"n":-3.5,"city":"Rome"},{"n":700,"city":"Bergen"}]}`)
+	for text, unsupported := range map[string]int{
+		"ANSWER: 1204, -3.5, 700":          0,
+		"ANSWER: 700, 1204; Oslo, Bergen":  0,
+		"ANSWER: 1204, -3.5, 701":          1,
+		"ANSWER: 700; Oslo, Paris, Bergen": 1,
+	} {
+		require.Len(t, rewards.UnsupportedClaims(record("", text, shown)), unsupported, text)
+	}
+	// The unit that the task asks for is that of its own place.
+	warm := ok("get", `{"city":"Oslo","temperature":5,"temperature_unit":"F"}`)
+	for _, c := range []struct {
+		item, value string // units
+		unsupported int
+	}{{"mm", "F", 0}, {"F", "mm", 1}} {
+		want := fmt.Sprintf(`{"answer":[{"kind":"list","items":[{"kind":"text","value":"Oslo","unit":%q},{"kind":"text","value":"Rome"}]},
+			{"kind":"number","value":"5","unit":%q}],"evidence":[[{"has":{"t":1}}]]}`, c.item, c.value)
+		require.Len(t, rewards.UnsupportedClaims(record(want, "ANSWER: Oslo; 5", warm)), c.unsupported, c.value)
+	}
+}
+
+// Each of these differences says nothing about an answer.
+func TestNormalisation(t *testing.T) {
+	for gold, given := range map[string]string{
+		"M\u00e1laga":     "Ma\u0301laga", // composed and not
+		"it's":            "it\u2019s",
+		"'tis":            "\u2018tis",
+		`the "old" town`:  "the \u201cold\u201d town",
+		"well-known":      "well\u2010known",
+		"half-time":       "half\u2011time",
+		"minus -1":        "minus \u22121",
+		"hard space":      "hard\u00a0space",
+		"narrow space":    "narrow\u202fspace",
+		"thin space":      "thin\u2009space",
+		"several   ones":  "several ones",
+		"a tab":           "a\ttab",
+		"line ends":       "line ends\r\n",
+		"within a line":   "within\r\na line",
+		"STRASSE":         "stra\u00dfe", // the same in another case
+		"a full stop":     "a full stop.",
+		"markup":          "**markup**",
+		"more markup":     "_more markup_",
+		" spaces around ": "spaces around",
+	} {
+		for _, pair := range [][2]string{{gold, given}, {given, gold}} {
+			match, err := rewards.Value{Kind: "text", Value: pair[0]}.Match(pair[1])
+			require.NoError(t, err)
+			require.True(t, match, "%q against %q", pair[1], pair[0])
+		}
+	}
+	for gold, given := range map[string]string{"resume": "r\u00e9sum\u00e9", "wellknown": "well-known", "hardspace": "hard space", "a b": "a-b", "1": "\uff11", "stop": "stop..", "it's": "its"} {
+		match, err := rewards.Value{Kind: "text", Value: gold}.Match(given)
+		require.NoError(t, err)
+		require.False(t, match, "%q against %q", given, gold)
+	}
+}
+
 func TestMatchRefusesUnreadableGold(t *testing.T) {
+	n := func(s, tol string) rewards.Value { return rewards.Value{Kind: "number", Value: s, Tol: tol} }
 	for _, v := range []rewards.Value{
 		{Kind: "text"},
 		{Kind: "text", Value: " \u00a0"},
@@ -249,13 +446,41 @@ func TestMatchRefusesUnreadableGold(t *testing.T) {
 		{Kind: "date", Value: "2031-05-06", Accept: []string{"today"}},
 		{Value: "1"},
 		{Kind: "float", Value: "1"},
+		{Kind: "number", Value: "1", Tol: "0.1 C"},
+		{Kind: "text", Value: "right", Items: []rewards.Value{word("right")}},
+
+		several("set"),
+		several("list"),
+		{Kind: "set", Value: "right"},
+		{Kind: "list", Value: "right", Items: []rewards.Value{word("right")}},
+		{Kind: "list", Tol: "1", Items: []rewards.Value{word("right")}},
+		{Kind: "list", Unit: "C", Items: []rewards.Value{word("right")}},
+		{Kind: "list", Accept: []string{"other"}, Items: []rewards.Value{word("right")}},
+		several("list", word("right"), word("")),
+		several("list", word("right"), word("a, b")),
+		several("list", word("right"), word("a; b")),
+		several("list", word("right"), word("a", "a, b")),
+		several("list", n("1,204", "")),
+		several("list", rewards.Value{Kind: "number", Value: "many"}),
+		several("list", rewards.Value{Kind: "float", Value: "1"}),
+		several("list", several("list", word("right"))),
+		several("list", several("set", word("right"))),
+		several("set", word("right"), word("Right.")),
+		several("set", word("right", "correct"), word("true", "Correct")),
+		several("set", n("1", ""), n("1.0", "")),
+		several("set", n("1", "0.3"), n("1.5", "0.2")), // 1.3 would be both
+		several("set", word("right"), n("1", "")),
+		several("set", rewards.Value{Kind: "date", Value: "2031-05-06"}, rewards.Value{Kind: "date", Value: "2031-05-07", Accept: []string{"2031-05-06"}}),
 	} {
-		for _, given := range []string{"", v.Value, "right", "other"} {
+		for _, given := range []string{"", v.Value, "right", "other", v.Texts()[0]} {
 			match, err := v.Match(given)
 			require.ErrorContains(t, err, "gold unreadable", "%q against %+v", given, v)
 			require.False(t, match)
 		}
 	}
+	match, err := several("set", n("1", "0.3"), n("1.5", "0.19")).Match("1.31, 1.3")
+	require.NoError(t, err)
+	require.True(t, match)
 }
 
 // ok is the result of a call that worked.
@@ -302,7 +527,7 @@ func TestAnswer(t *testing.T) {
 		}(), 0, "no final answer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			score, reason, err := rewards.Answer(1).Score(c.t)
+			score, reason, err := scoreOf(rewards.Answer(1), c.t)
 			require.NoError(t, err)
 			require.Equal(t, c.want, *score)
 			require.Contains(t, reason, c.reason)
@@ -313,12 +538,12 @@ func TestAnswer(t *testing.T) {
 	require.Equal(t, 0.8, part.Weight)
 
 	file := `{"answer":[{"kind":"text","value":"__init__.py"}],"evidence":[[{"has":{"t":20}}]]}`
-	score, reason, err := part.Score(record(file, "ANSWER: __init__.py", a))
+	score, reason, err := scoreOf(part, record(file, "ANSWER: __init__.py", a))
 	require.NoError(t, err)
 	require.Equal(t, 1.0, *score, reason)
 
 	for _, bad := range []string{"", `{"answer":[{"kind":"number","value":"many"}],"evidence":[[{"has":{}}]]}`} {
-		score, _, err := rewards.Answer(1).Score(record(bad, "ANSWER: many", a))
+		score, _, err := scoreOf(rewards.Answer(1), record(bad, "ANSWER: many", a))
 		require.Error(t, err, bad)
 		require.Nil(t, score, bad)
 	}
@@ -367,7 +592,7 @@ func TestEvidence(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := `{"answer":[{"kind":"text","value":"yes"}],"evidence":` + c.groups + `}`
-			score, reason, err := rewards.Answer(1).Score(record(want, "ANSWER: yes", c.results...))
+			score, reason, err := scoreOf(rewards.Answer(1), record(want, "ANSWER: yes", c.results...))
 			require.NoError(t, err)
 			require.Equal(t, c.want, *score == 1, reason)
 			if !c.want {
@@ -378,7 +603,7 @@ func TestEvidence(t *testing.T) {
 	for _, status := range []envs.Status{envs.StatusToolError, envs.StatusUnknown, envs.StatusMalformed, envs.StatusInvalid, envs.StatusLimit, envs.StatusDefect, envs.StatusKilled} {
 		t.Run("status "+string(status), func(t *testing.T) {
 			r := envs.CallResult{Name: "get", Text: `{"t":3}`, Status: status, IsError: true}
-			score, _, err := rewards.Answer(1).Score(record(`{"answer":[{"kind":"text","value":"yes"}],"evidence":[[{"has":{"t":3}}]]}`, "ANSWER: yes", r))
+			score, _, err := scoreOf(rewards.Answer(1), record(`{"answer":[{"kind":"text","value":"yes"}],"evidence":[[{"has":{"t":3}}]]}`, "ANSWER: yes", r))
 			require.NoError(t, err)
 			require.Zero(t, *score)
 		})
@@ -418,7 +643,7 @@ func FuzzFinalAnswer(f *testing.F) {
 }
 
 func FuzzMatch(f *testing.F) {
-	for _, kind := range []string{"number", "text", "date"} {
+	for _, kind := range []string{"number", "text", "date", "set", "list"} {
 		for _, value := range []string{"", "21.4", "-1,204", "2031-05-06", "no data", ".", "_"} {
 			f.Add(kind, value, "0.1", "C", "n/a", value+" C")
 			f.Add(kind, value, "", "", "", "")
@@ -429,12 +654,53 @@ func FuzzMatch(f *testing.F) {
 		if accept != "" {
 			v.Accept = []string{accept}
 		}
-		match, err := v.Match(given)
-		if match && (err != nil || strings.TrimSpace(given) == "" || strings.TrimSpace(value) == "") {
-			t.Errorf("%q matches %+v, error %v", given, v, err)
+		checkMatch(t, v, given)
+	})
+}
+
+// checkMatch checks what holds for every value and text.
+func checkMatch(t *testing.T, v rewards.Value, given string) {
+	match, err := v.Match(given)
+	if match && (err != nil || strings.TrimSpace(given) == "") {
+		t.Errorf("%q matches %+v, error %v", given, v, err)
+	}
+	for _, text := range v.Texts() {
+		if match, again := v.Match(text); (again == nil) != (err == nil) || match != (again == nil) {
+			t.Errorf("%+v against its own %q: match %v, error %v; against %q: error %v", v, text, match, again, given, err)
 		}
-		if match, again := v.Match(value); (again == nil) != (err == nil) || match != (again == nil) {
-			t.Errorf("%+v against itself: match %v, error %v; against %q: error %v", v, match, again, given, err)
+	}
+}
+
+// Elements are separated by line ends in what is fuzzed.
+func FuzzMatchItems(f *testing.F) {
+	for _, kind := range []string{"number", "text", "date"} {
+		f.Add(kind, "1204\n-3.5\n7", "0.1", "C", "7, 1204, -3.5")
+		f.Add(kind, "2031-05-06\n2031-05-07", "", "", "6 May 2031, 2031-05-07")
+		f.Add(kind, "a\nb\na.", "", "", "b,a")
+		f.Add(kind, "a, b\n;\n", "", "", ",")
+	}
+	f.Fuzz(func(t *testing.T, kind, items, tol, unit, given string) {
+		set, list := several("set"), several("list")
+		for text := range strings.SplitSeq(items, "\n") {
+			set.Items = append(set.Items, rewards.Value{Kind: kind, Value: text, Tol: tol, Unit: unit})
+		}
+		if len(set.Items) > 20 {
+			return
+		}
+		list.Items = set.Items
+		checkMatch(t, set, given)
+		checkMatch(t, list, given)
+		inSet, err := set.Match(given)
+		if inList, _ := list.Match(given); inList && !inSet && err == nil {
+			t.Errorf("%q is the list %q and not the set", given, items)
+		}
+		parts := strings.Split(given, ",")
+		slices.Reverse(parts)
+		if again, _ := set.Match(strings.Join(parts, ",")); again != inSet {
+			t.Errorf("%q is the set %q: %v, backwards %v", given, items, inSet, again)
+		}
+		if twice, _ := set.Match(given + "," + given); twice {
+			t.Errorf("%q twice is the set %q", given, items)
 		}
 	})
 }

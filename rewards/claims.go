@@ -15,45 +15,19 @@ import (
 	"github.com/mcpgym/mcpgym/envs"
 )
 
-// Unsupported is the penalty for what an agent made up: references (InventedReferences) and claims (UnsupportedClaims). Each
-// costs a fifth of the weight, up to all of it.
-func Unsupported(weight float64) Component {
-	return Component{"unsupported", envs.Penalty, weight, func(t *envs.Trajectory) (*float64, string, error) {
-		refs, claims := InventedReferences(t), UnsupportedClaims(t)
-		reason := fmt.Sprintf("%d invented references, %d unsupported claims", len(refs), len(claims))
-		if len(refs) > 0 {
-			reason += fmt.Sprintf("; reference %.60q stands nowhere before its call", refs[0])
-		}
-		if len(claims) > 0 {
-			reason += fmt.Sprintf("; claim %.60q: %s", claims[0].Text, claims[0].Reason)
-		}
-		return scored(min(1, float64(len(refs)+len(claims))/fullHallucination), "%s", reason)
-	}}
-}
-
 // entityMark is the member of a property in a tool's input schema that says: the value, or each value of the list, names an
 // entity, so it can only come from what has been seen.
 const entityMark = "x-entity"
 
 // InventedReferences lists the values of parameters marked "x-entity": true that stand nowhere before their call: not in the
 // task's system text or prompt, not in the tools, not in an observation of an earlier turn. To stand there is to be a whole
-// word or phrase, in any case. Calls that were refused count, since what was sent is what counts; a call that is not JSON
-// holds no values. Each value is listed once, in the order of the calls, and no more than a hundred are.
+// word or phrase, in any case; a name with points, such as a table's with its schema, may also stand there in parts. Calls that
+// were refused count, since what was sent is what counts; a call that is not JSON holds no values. Each value is listed once,
+// in the order of the calls, and no more than a hundred are.
 func InventedReferences(t *envs.Trajectory) []string {
 	var invented []string
-	var schemas map[string]any // of tools with marks; decoded when first needed
-	for _, tool := range t.Tools {
-		if bytes.Contains(tool.InputSchema, []byte(`"`+entityMark+`"`)) {
-			if schemas == nil {
-				schemas = map[string]any{}
-			}
-			schemas[tool.Name] = nil
-		}
-	}
-	if schemas == nil {
-		return nil
-	}
-	before := []said{{text: t.Task.Prompt}, {text: t.Task.System}}
+	before := make([]said, 0, 2+countResults(t))
+	before = append(before, said{text: t.Task.Prompt}, said{text: t.System})
 	for n, s := range t.Steps {
 		if n > 0 {
 			for _, r := range t.Steps[n-1].Observation.Results {
@@ -61,20 +35,20 @@ func InventedReferences(t *envs.Trajectory) []string {
 			}
 		}
 		for _, c := range s.Action.Calls {
-			schema, marked := schemas[c.Name]
-			if !marked || len(c.Arguments) == 0 {
+			marked := entitySchema(t, c.Name)
+			if marked == "" {
 				continue
 			}
-			args, err := envs.DecodeJSON(c.Arguments)
-			if err != nil {
+			args, ok := readJSON(string(c.Arguments))
+			if !ok || allSeen(&args, before) {
 				continue
 			}
-			if schema == nil {
-				schema = entitySchema(t, c.Name)
-				schemas[c.Name] = schema
+			schema, ok := readJSON(marked)
+			if !ok {
+				continue
 			}
-			for _, v := range references(nil, schema, args) {
-				if len(invented) < maxClaims && !slices.Contains(invented, v) && !anySays(before, v) && !toolsSay(t, v) {
+			for _, v := range references(nil, &schema, 0, &args, 0) {
+				if len(invented) < maxClaims && !slices.Contains(invented, v) && !anySays(before, v) && !toolsSay(t, v) && !qualified(t, before, v) {
 					invented = append(invented, v)
 				}
 			}
@@ -83,50 +57,79 @@ func InventedReferences(t *envs.Trajectory) []string {
 	return invented
 }
 
-func entitySchema(t *envs.Trajectory, tool string) any {
+// entitySchema is the schema of a tool that has marks, empty where it has none.
+func entitySchema(t *envs.Trajectory, name string) string {
 	for _, o := range t.Tools {
-		if o.Name == tool {
-			if v, err := envs.DecodeJSON(o.InputSchema); err == nil {
-				return v
-			}
+		if o.Name == name && bytes.Contains(o.InputSchema, []byte(`"`+entityMark+`"`)) {
+			return string(o.InputSchema)
 		}
 	}
-	return false // a schema without properties
+	return ""
 }
 
-// references collects the values that a schema marks.
-func references(dst []string, schema, value any) []string {
-	s, _ := schema.(map[string]any)
-	mark, _ := s[entityMark].(bool)
-	switch v := value.(type) {
-	case string:
-		if v = strings.TrimSpace(v); mark && v != "" {
+// allSeen says that all values of some arguments stand in a text as they are, so that their marks do not matter. It does not
+// look at many values.
+func allSeen(args *document, before []said) bool {
+	if len(args.items) > maxClaims {
+		return false
+	}
+	for at := range int32(len(args.items)) {
+		v := ""
+		switch {
+		case args.kind(at) == '"':
+			v = strings.TrimSpace(args.str(at))
+		case args.isNumber(at):
+			v = args.raw(at)
+		}
+		if v != "" && !slices.ContainsFunc(before, func(s said) bool { return hasPhrase(s.text, v) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// references collects the values at one place that the schema at another marks; schema is -1 where none says anything.
+func references(dst []string, schemas *document, schema int32, values *document, at int32) []string {
+	mark := schemas.member(schema, entityMark)
+	marked := mark >= 0 && schemas.raw(mark) == "true"
+	switch {
+	case values.kind(at) == '"':
+		if v := strings.TrimSpace(values.str(at)); marked && v != "" {
 			dst = append(dst, v)
 		}
-	case json.Number:
-		if mark {
-			dst = append(dst, v.String())
+	case values.isNumber(at):
+		if marked {
+			dst = append(dst, values.raw(at))
 		}
-	case []any:
-		for _, e := range v {
-			if mark {
-				dst = references(dst, schema, e)
-			} else {
-				dst = references(dst, s["items"], e)
-			}
+	case values.kind(at) == '[':
+		if !marked {
+			schema = schemas.member(schema, "items")
 		}
-	case map[string]any:
-		props, _ := s["properties"].(map[string]any)
-		keys := make([]string, 0, len(v))
-		for k := range v {
-			keys = append(keys, k)
+		for e := range values.within(at) {
+			dst = references(dst, schemas, schema, values, e)
 		}
-		slices.Sort(keys)
-		for _, k := range keys {
-			dst = references(dst, props[k], v[k])
+	case values.kind(at) == '{':
+		props := schemas.member(schema, "properties")
+		members := slices.SortedFunc(values.within(at), func(a, b int32) int { return strings.Compare(values.key(a), values.key(b)) })
+		for _, m := range members {
+			dst = references(dst, schemas, schemas.member(props, values.key(m)), values, m)
 		}
 	}
 	return dst
+}
+
+// qualified says whether a value is a name of several parts with points between them, as in SQL, whose parts stand as values of
+// their own in what was seen. All but the last may also stand in the tools.
+func qualified(t *envs.Trajectory, before []said, value string) bool {
+	parts := strings.Split(value, ".")
+	for i, part := range parts {
+		part = strings.Trim(part, `"`)
+		whole := `"` + normal(part) + `"`
+		if part == "" || !slices.ContainsFunc(before, func(s said) bool { return strings.Contains(s.fold(), whole) }) && (i == len(parts)-1 || !toolsSay(t, part)) {
+			return false
+		}
+	}
+	return true
 }
 
 func toolsSay(t *envs.Trajectory, phrase string) bool {
@@ -151,22 +154,31 @@ type Claim struct {
 // that the agent saw is supported, and wrong; the answer's own gate says so.
 //
 // Claims are the values of the ANSWER line, separated by semicolons. A final text that has no such line, or several that
-// differ, claims each number and date in it. Abstaining ("no data", "unknown", ...), yes and no claim nothing.
+// differ, claims each number and date in it, but for those in code and those that number a list; where the task asks for no
+// answer, what the agent's calls spell is no claim either. Abstaining ("no data", "unknown", ...), yes and no claim nothing.
 //
 // A value is supported if it is
 //   - seen: in any case, layout of dates, spelling of units, with or without separated thousands and final zeros. A text
-//     is seen where it stands as a whole phrase, or where all names in it do (words with a capital letter or a digit; of a
-//     text without names, each part between commas). A weekday is seen in a date, and a full hour in a field named so.
+//     is seen where it stands as a whole phrase, or as a value with other characters between its letters and digits, or where
+//     all names in it do (words with a capital letter or a digit; of a text without names, each part between commas). A weekday
+//     or month is seen in a date, a month in a row with its year and number, and a full hour in a field named so.
 //   - a seen number rounded to fewer decimals;
 //   - a number converted to another unit, if the claim, the task or the prompt names that unit: C, F and K; km/h, mph, m/s
-//     and kn; mm, cm and in; hPa and kPa; seconds to days; a share as a percentage;
+//     and kn; mm, cm and in; hPa and kPa; seconds to days; a share as a percentage; cents and euros, also where only something
+//     else that was seen speaks of cents;
 //   - a date so many days before or after a seen one as the prompt says (also tomorrow, a week, a weekday), or as a result
-//     says in a field whose name speaks of days;
+//     says in a field whose name speaks of days; if the prompt speaks of a time zone, also the day of a moment in any zone;
 //   - the time between two moments of one object or row, or between two that stand in no list;
-//   - the sum, mean, least or greatest of a column. A column is an array of numbers, one field over an array of objects, or
-//     a column of a table {"columns": [...], "rows": [[...]]}; pages that differ only in a cursor are one result;
-//   - the length of a column, or the number of its elements that are less than, equal to or greater than (or equal to) a
-//     number or date of the prompt, or that equal a text in the prompt;
+//   - the sum, mean, least or greatest of a column; a mean without decimals only if the prompt asks for one. A column is an
+//     array of numbers, one field over an array of objects, or a column of a table {"columns": [...], "rows": [[...]]}; pages
+//     that differ only in a cursor are one result;
+//   - the length of a column, or the number of its elements that are numbers, or that are less than, equal to or greater than
+//     (or equal to) a number or date of the prompt, or that equal a text in the prompt;
+//   - the number of different texts in lists that hold one or two texts which stand in quotes in the prompt, such as a folder and
+//     the ending of a file's name;
+//   - the sum of a field over all results of a tool that have it in no list, or in a list of one, and begin alike, such as the
+//     rows affected by each DELETE, or, where they begin with a text, over some of them in a row;
+//   - the quotient of two numbers of one row, with decimals, if the prompt asks for a mean or share;
 //   - the difference between two values of one row that are both named in the prompt, or have the same unit and are neither;
 //     the two values of a column of two; two values in different results that stand in no list and have one field or one
 //     unit; two values of one field in rows of different results whose first fields, such as a date, are equal (where the
@@ -175,11 +187,17 @@ type Claim struct {
 //
 // Units are kept apart. A value has the unit that its field's name ends in, or that a field such as wind_unit around it
 // names; a claim has the unit it is given with, or else the one that the task asks for in that place, and then is not
-// borne out by another dimension. What an error message or a query's result shows only because the call itself spelt it is
-// not seen. Numbers that are computed are compared as doubles.
+// borne out by another dimension. Where nothing says the unit of a value, it is the one that the task asks for. Columns are
+// counted and added up only in results of tools that the task's evidence names, if it names any, and in those of queries of a
+// database's catalog only if the prompt asks for the number of such things.
+//
+// What an error message or a query's result shows only because the call itself spelt it, in whatever form, is not seen, nor
+// what an earlier statement spelt that kept it in the database or the session. What a query computes from what it spells, such
+// as 41 + 1 or 'a' || 'b', is not found out. Numbers that are computed are compared as doubles.
 //
 // The text around the values claims deeds: to have called, used, or learnt something from a tool that was not called, or
-// returned nothing; and to have checked or looked something up where no call was made at all.
+// returned nothing, unless a call spelt the tool's name, as EXPLAIN in SQL; and to have checked or looked something up where no
+// call was made at all.
 //
 // Claims come in the order of the text, each once. Of an answer with more than a hundred values the others are not looked at
 // and count as one claim.
@@ -192,10 +210,7 @@ func UnsupportedClaims(t *envs.Trajectory) []Claim {
 	c.deeds(text)
 	answer, err := FinalAnswer(text)
 	if err != nil {
-		found := spans(nil, plain.Replace(text))
-		for len(found) > 0 {
-			found = c.token(found, "")
-		}
+		c.prose(plain.Replace(text))
 		return c.out
 	}
 	values := strings.Split(answer, ";")
@@ -203,6 +218,34 @@ func UnsupportedClaims(t *envs.Trajectory) []Claim {
 		c.value(strings.Trim(strings.TrimSpace(plain.Replace(v)), "*_` "), func() string { return c.askedUnit(i, len(values)) })
 	}
 	return c.out
+}
+
+// notClaimed finds in a text what holds no claim: blocks of code, words in code, and the numbers of lists and steps.
+var notClaimed = regexp.MustCompile("(?s)```.*?(?:```|$)|`[^`\n]*[A-Za-z][^`\n]*`|(?im)^[ \\t#>*-]*(?:step )?\\d{1,2}[.):]+\\**(?:[ \\t]|$)")
+
+// prose judges the numbers and dates of a text without an answer. If the task asks for none, those that the agent's calls spell
+// tell what it did.
+func (c *claims) prose(text string) {
+	text = notClaimed.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat(" ", len(s)) })
+	found := spans(nil, text)
+	for len(found) > 0 {
+		if d := found[0]; len(c.t.Task.Want) > 0 || !c.sent(d.text) {
+			found = c.token(found, "")
+		} else {
+			found = slices.DeleteFunc(found, func(o datum) bool { return o.from == d.from })
+		}
+	}
+}
+
+// sent says whether an argument of a call holds a phrase.
+func (c *claims) sent(phrase string) bool {
+	phrase = normal(phrase)
+	return slices.ContainsFunc(c.t.Steps, func(s envs.Step) bool {
+		return slices.ContainsFunc(s.Action.Calls, func(o envs.Call) bool {
+			args := said{text: string(o.Arguments)}
+			return hasPhrase(args.fold(), phrase)
+		})
+	})
 }
 
 // claims judges the claims of one record.
@@ -293,7 +336,7 @@ func wantedUnits(want json.RawMessage) []string {
 
 // abstaining matches texts that claim nothing, if no number is in them.
 var abstaining = regexp.MustCompile(`^(?:(?:no (?:data|answer|results?|such|information|value|record)|none|nothing|unknown|unavailable|` +
-	`not (?:available|found|known)|n/a|null|cannot|i (?:cannot|don't))\b.*|yes|no|true|false|)$`)
+	`not (?:available|found|known)|n/a|null|cannot|i (?:cannot|don't))(?:[^a-z-].*)?|(?:there is |there are )?(?:no|not) [a-z' -]+|yes|no|true|false|missing|)$`)
 
 var numberWords = strings.Fields("zero one two three four five six seven eight nine ten eleven twelve")
 
@@ -312,12 +355,18 @@ func (c *claims) value(text string, asked func() string) {
 		return
 	}
 	if len(found) > 0 && found[0].from == found[len(found)-1].from {
-		if strings.Trim(text[:found[0].from]+text[found[0].to:], ".~*_ $\u20ac\u00a3\u2248") == "" {
-			c.token(found, asked())
+		before := strings.TrimSpace(text[:found[0].from])
+		if u := symbol(before); u != "" && found[0].unit == "" && found[0].kind == numeral { // EUR 12
+			found[0].unit, before = u, ""
+		}
+		if strings.Trim(before+text[found[0].to:], ".~*_ '\"\u2248") == "" {
+			if !c.list(text, asked) {
+				c.token(found, asked())
+			}
 			return
 		}
 	}
-	if c.view().says(text) {
+	if c.view().says(text) || c.view().writes(text) {
 		return
 	}
 	if len(found) == 0 {
@@ -338,9 +387,24 @@ func (c *claims) value(text string, asked func() string) {
 	c.names(text[at:])
 }
 
+// list says whether a number with separated thousands is rather a list of numbers, each of which is borne out.
+func (c *claims) list(text string, asked func() string) bool {
+	parts := strings.Split(text, ",")
+	if len(parts) == 1 {
+		return false
+	}
+	v := c.view()
+	for _, part := range parts {
+		if found := spans(nil, part); len(found) != 1 || found[0].kind != numeral || !v.hasNumber(v.figure(found[0], asked())) {
+			return false
+		}
+	}
+	return true
+}
+
 // words judges a text without numbers and names.
 func (c *claims) words(text string) {
-	if text = strings.Trim(text, ".!:\"'`*_ "); text != "" && !c.tooMany() && !c.view().says(text) && !c.weekday(text) {
+	if text = strings.Trim(text, ".!:\"'`*_ "); text != "" && !c.tooMany() && !c.view().says(text) && !c.view().writes(text) && !c.weekday(text) {
 		c.reject(text, "stands in no result")
 	}
 }
@@ -350,7 +414,7 @@ func (c *claims) words(text string) {
 func (c *claims) names(text string) (any bool) {
 	begin, run := true, ""
 	end := func() {
-		if run != "" && !c.tooMany() && !c.view().says(run) && !c.weekday(run) {
+		if run != "" && symbol(run) == "" && !c.tooMany() && !c.view().says(run) && !c.view().says(run+"s") && !c.view().writes(run) && !c.weekday(run) {
 			c.reject(run, "stands in no result")
 		}
 		any, run = any || run != "", ""
@@ -399,6 +463,8 @@ func (c *claims) token(found []datum, asked string) (others []datum) {
 			ok = v.hasNumber(v.figure(d, asked))
 		case d.kind == clock:
 			ok = v.hasClock(d.num)
+		case d.kind == monthly:
+			ok = v.hasMonth(d)
 		default:
 			ok = v.hasDate(d)
 		}
@@ -449,12 +515,12 @@ func (c *claims) deeds(text string) {
 		c.deed(text, m, named, "was not called", func(name string) bool {
 			return slices.ContainsFunc(c.t.Steps, func(s envs.Step) bool {
 				return slices.ContainsFunc(s.Action.Calls, func(o envs.Call) bool { return strings.EqualFold(o.Name, name) })
-			})
+			}) || c.sent(name) // EXPLAIN, say, within SQL
 		})
 	}
 	for _, m := range returned.FindAllStringSubmatchIndex(text, maxClaims) {
 		c.deed(text, m, named, "returned nothing", func(name string) bool {
-			return slices.ContainsFunc(c.t.Results(), func(r envs.CallResult) bool { return strings.EqualFold(r.Name, name) })
+			return slices.ContainsFunc(c.t.Results(), func(r envs.CallResult) bool { return strings.EqualFold(r.Name, name) }) || c.sent(name)
 		})
 	}
 }

@@ -1,8 +1,10 @@
 package rewards
 
 import (
+	"bytes"
 	"cmp"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -11,7 +13,7 @@ import (
 type figure struct {
 	num   float64
 	half  float64 // of its last decimal
-	whole bool    // it has no decimals
+	whole bool    // it has no decimals but zeros
 	text  string
 	unit  string // that it has
 	asked string // that the task asks for, where it has none
@@ -28,7 +30,7 @@ type conversion struct {
 
 func (v *view) figure(d datum, asked string) figure {
 	_, fraction, _ := strings.Cut(d.text, ".")
-	f := figure{num: d.num, half: 0.5 * math.Pow10(-len(fraction)) * (1 + 1e-9), whole: fraction == "", text: d.text, unit: d.unit, asked: asked}
+	f := figure{num: d.num, half: 0.5 * math.Pow10(-len(fraction)) * (1 + 1e-9), whole: strings.Trim(fraction, "0") == "", text: d.text, unit: d.unit, asked: asked}
 	if f.targets = []string{f.target()}; f.target() == "" {
 		f.targets = v.unitsNamed()
 	}
@@ -62,15 +64,28 @@ const (
 
 // bears says whether a number in the unit of a datum bears the figure out.
 func (v *view) bears(f *figure, x float64, d *datum) bool {
-	if f.near(x) && f.takes(v.unit(d)) || f.target() == "%" && f.near(100*x) && v.unit(d) == anyUnit {
+	if f.near(x) && f.takes(v.unitFor(f, d)) || f.target() == "%" && f.near(100*x) && v.unit(d) == anyUnit {
 		return true
 	}
 	for _, c := range f.from {
-		if f.near(c.scale*x+c.offset) && v.unit(d) == c.unit {
+		if f.near(c.scale*x+c.offset) && (v.unitFor(f, d) == c.unit || c.unit == "ct" && v.unit(d) == anyUnit && v.inCents()) {
 			return true
 		}
 	}
-	return false
+	return f.unit == "ct" && f.whole && f.near(x) && v.unit(d) == anyUnit && v.inCents()
+}
+
+// unitFor is the unit of a number that was seen. Where nothing says it, it is the one that the task asks for.
+func (v *view) unitFor(f *figure, d *datum) string {
+	if u := v.unit(d); u != anyUnit || f.asked == "" {
+		return u
+	}
+	return f.asked
+}
+
+// inCents says whether something that was seen speaks of cents, so that amounts may be some.
+func (v *view) inCents() bool {
+	return slices.ContainsFunc(v.said, func(s said) bool { return hasPhrase(s.fold(), "cents") })
 }
 
 func (v *view) hasNumber(f figure) bool {
@@ -85,6 +100,8 @@ func (v *view) hasNumber(f figure) bool {
 		case d.kind == numeral && v.bears(&f, d.num, d):
 			return true
 		case d.isMoment() && f.whole && f.target() == "" && float64(d.time().Year()) == f.num:
+			return true
+		case d.kind == monthly && f.whole && f.target() == "" && math.Floor(d.num/12) == f.num:
 			return true
 		}
 	}
@@ -117,15 +134,21 @@ func (v *view) columns() map[int32][]*datum {
 	return all
 }
 
+// places are fields that say where something stands, which nobody adds up.
+var places = []string{"line", "column", "position"}
+
 // ofColumns says whether a column, taken together, bears the figure out.
 func (v *view) ofColumns(f *figure) bool {
 	count := f.whole && f.target() == "" && f.num >= 0
-	for _, n := range v.nodes {
-		if n.list && count && (float64(n.size) == f.num || f.num == 0) {
+	for i, n := range v.nodes {
+		if n.list && count && (float64(n.size) == f.num || f.num == 0) && v.tells(int32(i)) {
 			return true
 		}
 	}
-	for _, c := range v.columns() {
+	for at, c := range v.columns() {
+		if !v.tells(at) {
+			continue
+		}
 		sum, n := 0.0, 0
 		if !slices.ContainsFunc(c, func(d *datum) bool { return !d.given }) {
 			continue
@@ -136,14 +159,31 @@ func (v *view) ofColumns(f *figure) bool {
 				n++
 			}
 		}
-		if n > 0 && (v.bears(f, sum, c[0]) || v.bears(f, sum/float64(n), c[0])) {
+		mean := sum / float64(n)
+		if n > 0 && !slices.Contains(places, v.nodes[at].name) && (v.bears(f, sum, c[0]) || v.bears(f, mean, c[0]) && (!f.whole || mean == math.Trunc(mean) || v.shareAsked())) {
 			return true
 		}
-		if count && v.counted(c, f.num) {
+		if count && (n > 0 && float64(n) == f.num || v.counted(c, f.num)) {
 			return true
 		}
 	}
-	return false
+	return count && v.holding(f.num)
+}
+
+// catalogAsked finds in a prompt that it asks how many parts a database has.
+var catalogAsked = regexp.MustCompile(`(how many|number of|count(?: of)?(?: the| all)?) (?:\w+ )?(?:columns|tables|views|indexes|indices|constraints|keys|schemas|types)\b`)
+
+// tells says whether a column may be counted and added up. That of a database's catalog may be only if the prompt asks for such
+// a thing. Where the task says which tools show what it asks for, the column must come from one of them.
+func (v *view) tells(column int32) bool {
+	for v.nodes[column].parent != none {
+		column = v.nodes[column].parent
+	}
+	from := v.sources[slices.IndexFunc(v.sources, func(s source) bool { return s.root == column })]
+	if from.catalog && !catalogAsked.MatchString(v.prompt().fold()) {
+		return false
+	}
+	return bytes.Contains(v.want, []byte(`"`+from.tool+`"`)) || !bytes.Contains(v.want, []byte(`"tool"`))
 }
 
 // counted says whether so many of a column's data compare in one way with a value of the prompt.
@@ -184,6 +224,30 @@ func (v *view) counted(data []*datum, want float64) bool {
 	return false
 }
 
+// holding says whether so many different texts in lists hold one or two texts that stand in quotes in the prompt.
+func (v *view) holding(want float64) bool {
+	parts := inQuotes.FindAllStringSubmatch(v.prompt().text, maxQuoted)
+	for i, a := range parts {
+		for _, b := range parts[:i+1] {
+			found := map[string]bool{}
+			for _, d := range v.data {
+				if d.kind == words && !d.given && d.node != none && v.nodes[d.node].within && strings.Contains(d.text, a[1]) && strings.Contains(d.text, b[1]) && v.tells(d.node) {
+					found[d.text] = true
+				}
+			}
+			if n := len(found); n > 0 && float64(n) == want {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// inQuotes finds texts in quotes, such as the ending of a file's name.
+var inQuotes = regexp.MustCompile(`"([^"\n]+)"`)
+
+const maxQuoted = 6
+
 // difference says whether a difference of two values bears the figure out.
 func (v *view) difference(f *figure) bool {
 	f.num = math.Abs(f.num)
@@ -192,7 +256,7 @@ func (v *view) difference(f *figure) bool {
 		switch d := &v.data[i]; {
 		case d.isMoment():
 			moments = append(moments, d)
-		case d.kind == numeral && d.node != none && !d.given:
+		case d.kind == numeral && d.node != none && !d.given && (v.nodes[d.node].name != rowCount || v.nodes[d.node].within):
 			numbers = append(numbers, d)
 		}
 	}
@@ -210,7 +274,70 @@ func (v *view) difference(f *figure) bool {
 			}
 		}
 	}
-	return v.fromExtreme(f)
+	return v.fromExtreme(f) || v.total(f, numbers) || v.quotient(f, numbers)
+}
+
+// alone says whether a number stands in no list, or in a row that is the only one.
+func (v *view) alone(d *datum) bool {
+	return d.row != none && (!v.nodes[d.node].within || len(v.columns()[d.node]) == 1)
+}
+
+// total says whether the figure is the sum over the results of one tool that show a field alone and begin alike, such as the
+// rows affected by each DELETE: over all, or, where they begin with a text, over some that follow each other.
+func (v *view) total(f *figure, numbers []*datum) bool {
+	type alike struct{ tool, field, begin string }
+	series := map[alike][]*datum{}
+	for _, d := range numbers {
+		if !v.alone(d) {
+			continue
+		}
+		k := alike{v.tool(d), v.nodes[d.node].name, ""}
+		if first := v.first(d.row); first.kind == words {
+			k.begin = first.text
+		}
+		series[k] = append(series[k], d)
+	}
+	for k, list := range series {
+		switch measures[v.unit(list[0])].dimension {
+		case "temperature", "speed", "pressure", "share":
+			continue
+		}
+		for i := range list {
+			sum := list[i].num
+			for j, d := range list[i+1:] {
+				sum += d.num
+				if f.near(sum) && f.takes(v.unitFor(f, d)) && (k.begin != "" || i == 0 && j == len(list)-2) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// rowCount is the field that says of a table how many rows it has, which is seen, and compared with nothing.
+const rowCount = "row_count"
+
+// Words by which a prompt asks for a quotient.
+var shareWords = strings.Fields("average averages mean per percent percentage percentages proportion rate ratio share")
+
+func (v *view) shareAsked() bool {
+	return slices.ContainsFunc(shareWords, func(w string) bool { return hasPhrase(v.prompt().fold(), w) })
+}
+
+// quotient says whether the figure is the quotient of two numbers of one row, if the prompt asks for one.
+func (v *view) quotient(f *figure, numbers []*datum) bool {
+	if f.whole || !v.shareAsked() {
+		return false
+	}
+	for i, a := range numbers[:min(len(numbers), maxPaired)] {
+		for _, b := range numbers[:i] {
+			if a.row != none && a.row == b.row && (f.near(a.num/b.num) || f.near(b.num/a.num) || f.target() == "%" && (f.near(100*a.num/b.num) || f.near(100*b.num/a.num))) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // mayBe says, whatever their units, whether two numbers may be so far apart as the figure says.
@@ -348,7 +475,8 @@ func (v *view) fromExtreme(f *figure) bool {
 	return false
 }
 
-func (v *view) tool(d *datum) string { return v.tools[v.rows[d.row].source] }
+func (v *view) source(d *datum) int32 { return v.rows[d.row].source }
+func (v *view) tool(d *datum) string  { return v.sources[v.source(d)].tool }
 
 // promptNames says whether a word of a datum's field stands in the prompt.
 func (v *view) promptNames(d *datum) bool {
@@ -379,6 +507,10 @@ func (v *view) unit(d *datum) string {
 	if u := unitOfName(n.name); u != "" {
 		return u
 	}
+	bare := noUnit
+	if n.key != n.name { // a column, whose name whoever asks makes up
+		bare = anyUnit
+	}
 	found, loose, several := anyUnit, "", false // loose: a unit that no field beside this one shares a word with
 	for r := d.row; r != none; r = v.rows[r].parent {
 		for i := v.rows[r].from; i < v.rows[r].to; i++ {
@@ -388,7 +520,7 @@ func (v *view) unit(d *datum) string {
 			}
 			of, isUnit := unitField(v.nodes[o.node].name)
 			if isUnit || unitOfName(v.nodes[o.node].name) != "" {
-				found = noUnit
+				found = bare
 			}
 			if !isUnit {
 				continue
@@ -438,12 +570,15 @@ func (v *view) anyShares(r int32, of string) bool {
 
 var nameUnits = map[string]string{"pct": "%", "percent": "%", "percentage": "%", "hpa": "hPa", "kpa": "kPa",
 	"c": "C", "celsius": "C", "f": "F", "fahrenheit": "F", "kmh": "km/h", "kph": "km/h", "mph": "mph", "mps": "m/s", "mm": "mm", "cm": "cm",
-	"inches": "in", "hours": "h", "days": "d", "minutes": "min", "seconds": "s"}
+	"inches": "in", "hours": "h", "days": "d", "minutes": "min", "seconds": "s", "eur": "EUR", "euro": "EUR", "euros": "EUR", "cents": "ct", "usd": "USD"}
 
 // unitOfName is the unit that the name of a field ends in.
 func unitOfName(name string) string {
 	at := strings.LastIndexByte(name, '_')
 	if at <= 0 {
+		if name == "cents" {
+			return "ct"
+		}
 		return ""
 	}
 	return nameUnits[strings.ToLower(name[at+1:])]
@@ -463,6 +598,28 @@ func (v *view) hasClock(minutes float64) bool {
 	})
 }
 
+// hasMonth says whether a month was seen: by itself, in a date, or as its year and number in one row.
+func (v *view) hasMonth(claim datum) bool {
+	year, month := math.Floor(claim.num/12), math.Mod(claim.num, 12)+1
+	return slices.ContainsFunc(v.data, func(d datum) bool {
+		switch {
+		case d.given:
+		case d.kind == monthly:
+			return d.num == claim.num
+		case d.isMoment():
+			at := d.time()
+			return monthOf(at.Year(), int(at.Month())) == claim.num
+		case d.kind == numeral && d.num == year && d.row != none:
+			row := v.rows[d.row]
+			return slices.ContainsFunc(v.data[row.from:row.to], func(o datum) bool { return o.kind == numeral && o.num == month && o.node != d.node && !o.given })
+		}
+		return false
+	})
+}
+
+// ofZone matches prompts for which a day is not one of UTC.
+var ofZone = regexp.MustCompile(`\b(?:time ?zone|local time|utc)\b`)
+
 func (v *view) hasDate(claim datum) bool {
 	var ahead []float64 // days
 	for _, d := range v.data {
@@ -472,6 +629,7 @@ func (v *view) hasDate(claim datum) bool {
 		}
 	}
 	prompt := v.prompt()
+	zone := -1 // whether the prompt names a time zone: not known yet
 	for word, n := range map[string]float64{"tomorrow": 1, "yesterday": 1, "day after tomorrow": 2, "day before yesterday": 2, "week": 7, "fortnight": 14} {
 		if hasPhrase(prompt.fold(), word) {
 			ahead = append(ahead, n)
@@ -491,6 +649,14 @@ func (v *view) hasDate(claim datum) bool {
 		}
 		if !d.isMoment() || claim.kind == moment {
 			continue
+		}
+		if d.kind == moment && claim.kind == day {
+			if zone < 0 {
+				zone = len(ofZone.FindString(prompt.fold()))
+			}
+			if zone > 0 && claim.num > d.num-(24+12)*3600 && claim.num <= d.num+14*3600 { // midnight there, in UTC
+				return true
+			}
 		}
 		for _, n := range ahead {
 			for _, at := range []float64{midnightOf(d) + n*86400, midnightOf(d) - n*86400} {

@@ -100,6 +100,7 @@ const (
 	moment        // num is its time, in Unix seconds
 	yearless      // num is 100 * month + day
 	clock         // num is minutes after midnight
+	monthly       // num is monthOf
 )
 
 // datum is one value that was seen, or that an answer claims.
@@ -150,7 +151,9 @@ type view struct {
 	rows  []row
 	asked []datum  // of the prompt
 	named []string // units that the prompt names
-	tools []string // by source
+	want  []byte   // what the task asks for
+
+	sources []source
 
 	listed map[int32][]*datum // what columns gives, once it is known
 }
@@ -158,18 +161,21 @@ type view struct {
 const none = int32(-1)
 
 func look(t *envs.Trajectory) *view {
-	v := &view{data: make([]datum, 0, 128), nodes: make([]node, 0, 96), rows: make([]row, 0, 64)}
+	results, values := countResults(t), 0 // values: about so many
+	for _, s := range t.Steps {
+		for _, r := range s.Observation.Results {
+			values += 1 + strings.Count(r.Text, ",")
+		}
+	}
+	v := &view{said: make([]said, 0, results+1), data: make([]datum, 0, values+values/4+8), nodes: make([]node, 0, values),
+		rows: make([]row, 0, values/2), sources: make([]source, 0, results)}
 	paged := false
 	for _, s := range t.Steps {
 		for _, c := range s.Action.Calls {
 			paged = paged || strings.Contains(string(c.Arguments), cursorName)
 		}
 	}
-	type source struct {
-		tool, args, whole, text string
-		root                    int32
-	}
-	var sources []source
+	var written spelt // to the world, or to a session
 	for _, s := range t.Steps {
 		for i, r := range s.Observation.Results {
 			now := source{tool: r.Name, text: r.Text}
@@ -181,7 +187,7 @@ func look(t *envs.Trajectory) *view {
 			}
 			now.root = none
 			repeated := false
-			for _, o := range sources {
+			for _, o := range v.sources {
 				if o.tool == now.tool && o.args == now.args {
 					now.root = o.root
 					if o.whole == now.whole { // asked again: the same, or another state of the world
@@ -196,17 +202,29 @@ func look(t *envs.Trajectory) *view {
 			if now.root == none {
 				now.root = v.node(none, "", true)
 			}
-			given := ""
-			if r.Status != envs.StatusOK {
-				given = normal(now.whole)
-			} else if strings.Contains(now.whole, `"sql"`) {
-				given = sqlLiterals(now.whole)
+			var given spelt
+			sql := ""
+			if strings.Contains(now.whole, `"sql"`) {
+				sql = sqlOf(now.whole)
 			}
-			v.said = append(v.said, said{text: r.Text, given: given})
-			v.read(r.Text, now.root, int32(len(sources)), given)
-			sources, v.tools = append(sources, now), append(v.tools, r.Name)
+			if sql != "" {
+				words, literals := scanSQL(sql)
+				now.catalog = slices.ContainsFunc(words, func(w string) bool { return w == "information_schema" || strings.HasPrefix(w, "pg_") })
+				given = spell(sql, literals)
+				if writes(words) {
+					written.add(given)
+				}
+				given.add(written)
+			} else if r.Status != envs.StatusOK {
+				args := said{text: now.whole}
+				given = spell(args.fold(), []string{args.fold()})
+			}
+			v.said = append(v.said, said{text: r.Text, given: given.text})
+			v.read(r.Text, now.root, int32(len(v.sources)), given)
+			v.sources = append(v.sources, now)
 		}
 	}
+	v.want = t.Task.Want
 	v.said = append(v.said, said{text: t.Task.Prompt})
 	from := len(v.data)
 	v.text(plain.Replace(t.Task.Prompt), none, none, false)
@@ -231,16 +249,72 @@ func withoutCursor(args string) string {
 	return string(envs.Canonical(m))
 }
 
-func sqlLiterals(args string) string {
+// source is a result.
+type source struct {
+	tool, args, whole, text string
+	root                    int32 // its node
+	catalog                 bool  // a query of the database's own tables
+}
+
+// spelt is what calls have spelt themselves, so that it is not seen when it comes back.
+type spelt struct {
+	text string  // in the form of normal
+	data []datum // in its literals
+}
+
+func spell(text string, literals []string) spelt {
+	s := spelt{text: normal(text)}
+	for _, l := range literals {
+		s.data = spans(s.data, plain.Replace(l))
+	}
+	return s
+}
+
+func (s *spelt) add(o spelt) {
+	if o.text != "" {
+		s.text, s.data = s.text+"\n"+o.text, append(s.data, o.data...)
+	}
+}
+
+// has says whether a datum is among what was spelt, in whatever form.
+func (s *spelt) has(d *datum) bool {
+	return slices.ContainsFunc(s.data, func(o datum) bool {
+		return o.num == d.num && (o.kind == d.kind || o.isMoment() && d.isMoment())
+	}) || hasPhrase(s.text, normal(d.text))
+}
+
+func sqlOf(args string) string {
 	var in struct{ SQL string }
 	if json.Unmarshal([]byte(args), &in) != nil {
 		return ""
 	}
-	_, literals := scanSQL(in.SQL)
-	return normal(strings.Join(literals, " | "))
+	return in.SQL
 }
 
+// writes says whether a statement may keep values that it spells for later ones to show.
+func writes(words []string) bool {
+	return len(words) > 0 && words[0] == "set" || slices.ContainsFunc(words, func(w string) bool { return slices.Contains(keepers, w) })
+}
+
+var keepers = strings.Fields("create declare do insert merge prepare set_config")
+
 func (v *view) says(phrase string) bool { return anySays(v.said, phrase) }
+
+// writes says whether a value was seen that differs from a text only in what is neither letter nor digit.
+func (v *view) writes(text string) bool {
+	bare := letters(text)
+	return len(bare) > 3 && slices.ContainsFunc(v.data, func(d datum) bool { return d.kind == words && !d.given && letters(d.text) == bare })
+}
+
+// letters are the letters and digits of a text, in one case.
+func letters(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) {
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, s)
+}
 
 // node finds or makes a child of a node; a fresh one is made always.
 func (v *view) node(parent int32, key string, fresh bool) int32 {
@@ -262,17 +336,17 @@ func (v *view) node(parent int32, key string, fresh bool) int32 {
 }
 
 // read takes in one result: JSON by its structure, any other text by the numbers and dates in it.
-func (v *view) read(text string, root, source int32, given string) {
+func (v *view) read(text string, root, source int32, given spelt) {
 	from := len(v.data)
 	if jsontext.Value([]byte(text)).IsValid() {
-		r := reader{v: v, s: text, source: source}
+		r := reader{scanner: scanner{s: text}, v: v, source: source}
 		r.value(root, none)
 	} else {
 		v.text(plain.Replace(text), none, none, false)
 	}
-	if given != "" {
+	if given.text != "" {
 		for i := from; i < len(v.data); i++ {
-			v.data[i].given = hasPhrase(given, normal(v.data[i].text))
+			v.data[i].given = given.has(&v.data[i])
 		}
 	}
 }
@@ -295,24 +369,11 @@ func (v *view) text(s string, node, row int32, whole bool) {
 	}
 }
 
-// reader reads JSON that is known to be valid.
+// reader takes in JSON that is known to be valid.
 type reader struct {
+	scanner
 	v      *view
-	s      string
-	i      int
 	source int32
-}
-
-// next skips white space and takes one character, if it is that one.
-func (r *reader) next(c byte) bool {
-	for r.s[r.i] == ' ' || r.s[r.i] == '\n' || r.s[r.i] == '\t' || r.s[r.i] == '\r' {
-		r.i++
-	}
-	if r.s[r.i] != c {
-		return false
-	}
-	r.i++
-	return true
 }
 
 func (r *reader) value(at, in int32) {
@@ -326,31 +387,11 @@ func (r *reader) value(at, in int32) {
 	case r.next('['):
 		r.array(at, in)
 	default:
-		start := r.i
-		for r.i < len(r.s) && strings.IndexByte(",]} \n\t\r", r.s[r.i]) < 0 {
-			r.i++
-		}
-		if f, err := strconv.ParseFloat(r.s[start:r.i], 64); err == nil { // else null, true, false, or more than a double holds
-			r.v.data = append(r.v.data, datum{kind: numeral, node: at, row: in, num: f, text: r.s[start:r.i]})
+		text := r.literal()
+		if f, err := strconv.ParseFloat(text, 64); err == nil { // else null, true, false, or more than a double holds
+			r.v.data = append(r.v.data, datum{kind: numeral, node: at, row: in, num: f, text: text})
 		}
 	}
-}
-
-// str reads the rest of a string.
-func (r *reader) str() string {
-	start, escaped := r.i, false
-	for ; r.s[r.i] != '"'; r.i++ {
-		if r.s[r.i] == '\\' {
-			escaped = true
-			r.i++
-		}
-	}
-	r.i++
-	if !escaped {
-		return r.s[start : r.i-1]
-	}
-	b, _ := jsontext.AppendUnquote(nil, r.s[start-1:r.i])
-	return string(b)
 }
 
 func (r *reader) row(in, index int32) int32 {
@@ -389,6 +430,7 @@ func (v *view) nameColumns(from int, table int32) {
 		case v.nodes[d.node].key != "columns":
 			return
 		default:
+			v.nodes[d.node].size = none // names are not counted
 			v.nodes[v.node(table, strconv.Itoa(i), false)].name = d.text
 			i++
 		}

@@ -1,9 +1,13 @@
 package rewards_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"unicode/utf8"
 
@@ -14,6 +18,7 @@ import (
 	"github.com/mcpgym/mcpgym/rewards"
 	"github.com/mcpgym/mcpgym/sandboxes"
 	"github.com/mcpgym/mcpgym/sandboxes/casetest"
+	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
 )
 
 func TestCasesClaim(t *testing.T) {
@@ -42,12 +47,17 @@ const (
 		{"date":"2031-05-06","high":21.4,"low":12.2,"precipitation":0.0,"wind_max":31},
 		{"date":"2031-05-07","high":19.96,"low":9.8,"precipitation":4.7,"wind_max":64},
 		{"date":"2031-05-08","high":23.1,"low":10.5,"precipitation":11.2,"wind_max":18}]}`
-	here   = `{"station_id":"KQT-4821","city":"Brorkaby","region":"Upper Morkora","temperature":21.4,"temperature_unit":"C","humidity_pct":40,"pressure_hpa":1004,"wind_speed":31,"wind_unit":"km/h"}`
-	there  = `{"station_id":"ABC-1234","city":"S\u00e3o \"Vex\"","temperature":63.5,"temperature_unit":"F","humidity_pct":77,"pressure_hpa":987,"wind_speed":5,"wind_unit":"mph"}`
-	alert  = `{"alerts":[{"alert_id":"A-0501","kind":"storm","starts":"2031-05-06T21:00","ends":"2031-05-09T12:00"},{"alert_id":"A-0502","kind":"frost","starts":"2031-05-07T01:00","ends":"2031-05-07T11:00"}]}`
-	orders = `{"columns":["id","name","amount","status"],"rows":[[7,"Ada","1204.50","open"],[8,"Bela","95.25","paid"],[11,"Cleo","300","open"]],"row_count":3}`
-	now    = `{"date":"2031-05-06","weekday":"Tuesday","time":"16:00"}`
-	large  = `{"id":9007199254740993,"share":0.425,"list":[3,4,9]}`
+	here     = `{"station_id":"KQT-4821","city":"Brorkaby","region":"Upper Morkora","temperature":21.4,"temperature_unit":"C","humidity_pct":40,"pressure_hpa":1004,"wind_speed":31,"wind_unit":"km/h"}`
+	there    = `{"station_id":"ABC-1234","city":"S\u00e3o \"Vex\"","temperature":63.5,"temperature_unit":"F","humidity_pct":77,"pressure_hpa":987,"wind_speed":5,"wind_unit":"mph"}`
+	alert    = `{"alerts":[{"alert_id":"A-0501","kind":"storm","starts":"2031-05-06T21:00","ends":"2031-05-09T12:00"},{"alert_id":"A-0502","kind":"frost","starts":"2031-05-07T01:00","ends":"2031-05-07T11:00"}]}`
+	orders   = `{"columns":["id","name","amount","status"],"rows":[[7,"Ada","1204.50","open"],[8,"Bela","95.25","paid"],[11,"Cleo","300","open"]],"row_count":3}`
+	now      = `{"date":"2031-05-06","weekday":"Tuesday","time":"16:00"}`
+	cents    = `{"name":"orders","columns":[{"name":"total","comment":"in cents: 100 are 1 euro"}]}`
+	instant  = `{"columns":["started"],"rows":[["2031-05-06T21:00:00Z"]]}`
+	deleted  = `{"command":"DELETE","rows_affected":5}`
+	deleted2 = `{"command":"DELETE","rows_affected":9}`
+	linted   = `{"path":"schema.sql","exit_code":1,"findings":[{"rule":"missing-key","table":"orders","line":5,"message":"orders has no primary key"},{"rule":"orphaned-rows","table":"orders","line":8,"message":"12 rows of orders have a customer_id that customers lacks"}]}`
+	large    = `{"id":9007199254740993,"share":0.425,"list":[3,4,9]}`
 )
 
 func TestUnsupportedClaims(t *testing.T) {
@@ -155,6 +165,66 @@ func TestUnsupportedClaims(t *testing.T) {
 		{"difference on one date", "", "4.1", "C", []string{dayList, `{"temperature_unit":"C","days":[{"date":"2031-05-07","high":15.86}]}`}, true},
 		{"difference on another date", "", "5.5", "C", []string{dayList, `{"temperature_unit":"C","days":[{"date":"2031-05-09","high":15.86}]}`}, false},
 
+		{"euros", "", "1204.5 euros", "euros", []string{orders}, true},
+		{"euros by their sign", "", "\u20ac1,204.50", "euros", []string{orders}, true},
+		{"euros by their code, behind", "", "1,204.50 EUR", "euros", []string{orders}, true},
+		{"euros by their code, in front", "", "EUR 1204.50", "euros", []string{orders}, true},
+		{"not the euros", "", "EUR 1204.60", "euros", []string{orders}, false},
+		{"dollars", "", "$1,204.50", "euros", []string{orders}, false},
+		{"euros as a share", "", "1204.50 %", "euros", []string{orders}, false},
+		{"euros in cents", "", "120450 cents", "euros", []string{orders}, true},
+		{"euros that are no cents", "", "1204.50 cents", "euros", []string{orders}, false},
+		{"cents in euros", "", "1204.50", "euros", []string{cents, `{"columns":["total"],"rows":[[120450]]}`}, true},
+		{"cents in cents", "", "120450 cents", "euros", []string{cents, `{"columns":["total"],"rows":[[120450]]}`}, true},
+		{"nothing speaks of cents", "", "1204.50", "euros", []string{`{"columns":["total"],"rows":[[120450]]}`}, false},
+		{"cents in the name", "", "1204.50", "euros", []string{`{"columns":["total_cents"],"rows":[[120450]]}`}, true},
+		{"a column of days beside", "", "300.5", "euros", []string{`{"columns":["gap_days","total"],"rows":[[12,"300.50"]]}`}, true},
+
+		{"month", "", "2031-05", "", []string{dayList}, true},
+		{"month in words", "", "May 2031", "", []string{dayList}, true},
+		{"another month", "", "2031-06", "", []string{dayList}, false},
+		{"month by itself", "", "May 2031", "", []string{`{"columns":["month"],"rows":[["2031-05"]]}`}, true},
+		{"month by year and number", "", "2031-05", "", []string{`{"columns":["y","m"],"rows":[[2031,5]]}`}, true},
+		{"month of another year", "", "2031-05", "", []string{`{"columns":["y","m"],"rows":[[2031,6],[2030,5]]}`}, false},
+		{"year of a month", "", "2031", "", []string{`{"month":"2031-05"}`}, true},
+		{"day in a time zone", "Days are those of the time zone Asia/Tokyo.", "2031-05-07", "", []string{instant}, true},
+		{"day in no time zone", "Which day?", "2031-05-07", "", []string{instant}, false},
+		{"two days off", "Days are those of the time zone Asia/Tokyo.", "2031-05-08", "", []string{instant}, false},
+
+		{"rows affected", "", "9", "", []string{deleted, deleted2}, true},
+		{"rows affected by all of a kind", "", "14", "", []string{deleted, `{"command":"UPDATE","rows_affected":3}`, deleted2}, true},
+		{"rows affected by two kinds", "", "17", "", []string{deleted, `{"command":"UPDATE","rows_affected":3}`, deleted2}, false},
+		{"numbers of rows, added", "", "2", "", []string{`{"columns":["a"],"rows":[[7]],"row_count":1}`, `{"columns":["a"],"rows":[[8]],"row_count":1}`}, false},
+		{"counts, added", "", "15", "", []string{`{"columns":["count"],"rows":[[7]]}`, `{"columns":["count"],"rows":[[8]]}`}, true},
+		{"temperatures, added", "", "31.4", "C", []string{`{"temperature_c":21.4}`, `{"temperature_c":10}`}, false},
+		{"names of columns, counted", "", "3", "", []string{`{"columns":["a","b","c"],"rows":[[7,8,9]]}`}, false},
+		{"without those that are NULL", "", "3", "", []string{`{"columns":["a"],"rows":[[7],[null],[8],[9],[null]]}`}, true},
+		{"sum over a number", "What is the average amount?", "150.56", "euros", []string{`{"columns":["count","sum"],"rows":[[8,"1204.50"]]}`}, true},
+		{"sum over a number that nobody asked for", "", "150.56", "euros", []string{`{"columns":["count","sum"],"rows":[[8,"1204.50"]]}`}, false},
+		{"rounded mean", "What is the mean amount?", "533", "", []string{orders}, true},
+		{"rounded mean that nobody asked for", "", "533", "", []string{orders}, false},
+
+		{"findings", "", "2", "", []string{linted}, true},
+		{"findings, with a decimal", "", "2.0", "", []string{linted}, true},
+		{"not the number of findings", "", "4", "", []string{linted}, false},
+		{"numbers of lines, added", "", "13", "", []string{linted}, false},
+		{"number in a finding", "", "12", "", []string{linted}, true},
+		{"exit code", "", "1", "", []string{linted}, true},
+		{"rules", "", "missing-key, orphaned-rows", "", []string{linted}, true},
+		{"another rule", "", "missing-key, duplicate-keys", "", []string{linted}, false},
+		{"rule that begins like abstaining", "", "null-values", "", []string{linted}, false},
+		{"truth", "", "true", "", nil, true},
+		{"NULL", "", "NULL", "", nil, true},
+
+		{"name in quotes", "", `"Ada"`, "", []string{orders}, true},
+		{"name in single quotes", "", "'Ada'", "", []string{orders}, true},
+		{"name as code", "", "`open`", "", []string{orders}, true},
+		{"other spaces", "", "+49-345-12345", "", []string{`{"phone":"+49 345 12345"}`}, true},
+		{"other number", "", "+49-345-12346", "", []string{`{"phone":"+49 345 12345"}`}, false},
+		{"words of a name", "", "order items", "", []string{`{"tables":[{"name":"order_items"}]}`}, true},
+		{"numbers without spaces", "", "101,205,307", "", []string{`{"columns":["id"],"rows":[[101],[205],[307]]}`}, true},
+		{"numbers without spaces, one not seen", "", "101,205,308", "", []string{`{"columns":["id"],"rows":[[101],[205],[307]]}`}, false},
+
 		{"name", "", "Brorkaby", "", []string{here}, true},
 		{"name in capitals", "", "BRORKABY", "", []string{here}, true},
 		{"name written with escapes", "", "S\u00e3o \"Vex\"", "", []string{there}, true},
@@ -175,6 +245,11 @@ func TestUnsupportedClaims(t *testing.T) {
 		{"abstaining", "", "No data.", "", nil, true},
 		{"abstaining at length", "", "no such data for Brorkaby", "", nil, true},
 		{"abstaining with a number", "", "no data, but 21.4", "", nil, false},
+		{"abstaining about something", "", "No phone number on file", "", nil, true},
+		{"denying at length", "", "not stored", "", nil, true},
+		{"no, but", "", "no, Brorkaby", "", nil, false},
+		{"word before a number", "Of the orders, which one?", "Order 7", "", []string{orders}, true},
+		{"name before a number", "Of the orders, which one?", "Dora 7", "", []string{orders}, false},
 		{"yes", "", "yes", "", nil, true},
 		{"several values", "", "Brorkaby; 21.4; 2031-05-06", "", []string{here, now}, true},
 		{"one of several", "", "Brorkaby; 21.4; 2031-05-06", "", []string{here}, false},
@@ -207,6 +282,8 @@ func TestUnsupportedClaims(t *testing.T) {
 	require.Equal(t, []rewards.Claim{{"...", "more than 100 values"}}, rewards.UnsupportedClaims(many))
 	require.Equal(t, []rewards.Claim{{"5", "no result shows it, and it does not follow from any"}}, rewards.UnsupportedClaims(record("", "ANSWER: 5; 5")), "each once")
 }
+
+func TestMain(m *testing.M) { postgrestest.Main(m) }
 
 // with gives the calls of a record arguments.
 func with(tr *envs.Trajectory, args ...string) *envs.Trajectory {
@@ -255,9 +332,94 @@ func TestEchoes(t *testing.T) {
 		{"21.4", `{"sql":"SELECT 21.4, count(*) FROM t"}`, table, false},
 		{"35", `{"sql":"SELECT 21.4, count(*) FROM t"}`, table, true},
 		{"21.4", `{"sql":"SELECT x, y FROM t"}`, table, true},
+		{"35", `{"sql":"SELECT x, y FROM t -- 35"}`, table, false},
+		{"21.4", `{"sql":"SELECT 21.40::numeric(9,1), y FROM t"}`, table, false},
+		{"42", `{"sql":"SELECT x AS \"42\" FROM t"}`, ok("query", `{"columns":["42"],"rows":[[7]]}`), false},
+		{"Brorkaby", `{"sql":"SELECT 1 brorkaby"}`, ok("query", `{"columns":["brorkaby"],"rows":[[1]]}`), false},
+		{"2031-05-06", `{"sql":"SELECT '2031-05-06'::timestamptz"}`, ok("query", `{"columns":["timestamptz"],"rows":[["2031-05-06T00:00:00Z"]]}`), false},
+		{"May 2031", `{"sql":"SELECT '2031-05'"}`, ok("query", `{"columns":["?column?"],"rows":[["2031-05"]]}`), false},
+		{"77.5", "{\"sql\":\"SELECT\\n77.5 ||'x'::int\"}", envs.CallResult{Name: "query", Text: `ERROR 22P02: invalid input syntax for type integer: "77.5"`, Status: envs.StatusToolError, IsError: true}, false},
+		{"21.4", "{\"note\":\"about\\n21.4\"}", refused, false},
+		{"42", `{"sql":"SELECT 41 + 1"}`, ok("query", `{"columns":["?column?"],"rows":[[42]]}`), true}, // computed: not found out
 	} {
 		claims := rewards.UnsupportedClaims(with(record("", "ANSWER: "+c.answer, c.result), c.args))
 		require.Equal(t, c.want, len(claims) == 0, "%s after %s: %v", c.answer, c.args, claims)
+	}
+}
+
+// What a statement keeps for a later one to show is not seen either.
+func TestKeptEchoes(t *testing.T) {
+	for _, c := range []struct {
+		first, second string
+		want          bool
+	}{
+		{"SET my.v = '42.50'", "SHOW my.v", false},
+		{"SELECT set_config('my.v', '42.50', false)", "SELECT current_setting('my.v')", false},
+		{"CREATE TEMP TABLE v AS SELECT 42.5 AS v", "SELECT v FROM v", false},
+		{"INSERT INTO log (v) VALUES (42.5)", "SELECT v FROM log", false},
+		{"PREPARE p AS SELECT 42.5", "EXECUTE p", false},
+		{"INSERT INTO log (v) SELECT max(v) FROM t", "SELECT v FROM log", true},
+		{"UPDATE t SET v = 2 WHERE v > 42.5", "SELECT v FROM t", true}, // what it asks about may be so
+		{"SELECT v FROM t WHERE v > 42.5", "SELECT v FROM t", true},
+	} {
+		quote := func(sql string) string { return fmt.Sprintf(`{"sql":%q}`, sql) }
+		tr := with(record("", "ANSWER: 42.5", ok("query", `{"command":"X","rows_affected":0}`), ok("query", `{"columns":["v"],"rows":[["42.50"]]}`)), quote(c.first), quote(c.second))
+		claims := rewards.UnsupportedClaims(tr)
+		require.Equal(t, c.want, len(claims) == 0, "%s; %s: %v", c.first, c.second, claims)
+	}
+}
+
+// Columns are counted and added up where the task looks for its answer.
+func TestTellingColumns(t *testing.T) {
+	listed := ok("list_tables", `{"tables":[{"name":"a","size":10},{"name":"b","size":14},{"name":"c","size":16}]}`)
+	columns := ok("query", `{"columns":["t","n"],"rows":[["a",10],["a",14],["b",16]]}`)
+	for _, c := range []struct {
+		name, prompt, sql, want, answer string
+		result                          envs.CallResult
+		supported                       bool
+	}{
+		{"no evidence", "", "", "", "40", listed, true},
+		{"evidence of any tool", "", "", `{"evidence":[[{"has":{"a":1}}]]}`, "40", listed, true},
+		{"evidence of this tool", "", "", `{"evidence":[[{"tool":"list_tables","has":{"a":1}}]]}`, "40", listed, true},
+		{"evidence of another tool", "", "", `{"evidence":[[{"tool":"query","has":{"a":1}}]]}`, "40", listed, false},
+		{"length, of another tool", "", "", `{"evidence":[[{"tool":"query","has":{"a":1}}]]}`, "3", listed, false},
+		{"seen, of another tool", "", "", `{"evidence":[[{"tool":"query","has":{"a":1}}]]}`, "14", listed, true},
+		{"rows", "How many rows were deleted from all tables?", "SELECT t, n FROM x", "", "3", columns, true},
+		{"catalog", "How many rows were deleted from all tables?", "SELECT t, n FROM information_schema.columns", "", "3", columns, false},
+		{"catalog by its own name", "How many are they?", "SELECT t, n FROM pg_attribute", "", "3", columns, false},
+		{"catalog that is asked for", "How many columns are there?", "SELECT t, n FROM pg_attribute", "", "3", columns, true},
+		{"seen in a catalog", "How many are they?", "SELECT t, n FROM pg_attribute", "", "14", columns, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tr := with(record(c.want, "ANSWER: "+c.answer, c.result), fmt.Sprintf(`{"sql":%q}`, c.sql))
+			tr.Task.Prompt = c.prompt
+			claims := rewards.UnsupportedClaims(tr)
+			require.Equal(t, c.supported, len(claims) == 0, claims)
+		})
+	}
+}
+
+// A final text without an answer claims its numbers, where it does not only tell what was done.
+func TestProse(t *testing.T) {
+	const want = `{"evidence":[[{"has":{"a":1}}]],"answer":[{"kind":"number","value":"1"}]}`
+	for _, c := range []struct {
+		text, want string
+		supported  bool
+	}{
+		{"There are 77.", "", true},
+		{"There are 78.", "", false},
+		{"There are `78`.", "", false},
+		{"It is done:\n1. I looked.\n2) I added it.\n- **3.** I looked again.\n## Step 4: no more", "", true},
+		{"78. It is many, 79 even.", "", false},
+		{"I ran\n```sql\nSELECT 78\n```", "", true},
+		{"I made `numeric(13, 4)` of it.", "", true},
+		{"It is a column of 12 digits, 2 of them decimals, since 2031-05-06.", "", true},
+		{"It is a column of 12 digits.", want, false},
+		{"It is a column of 13 digits.", "", false},
+	} {
+		tr := with(record(c.want, c.text, ok("query", `{"columns":["n"],"rows":[[77]]}`)), `{"sql":"ALTER TABLE t ADD c numeric(12,2) DEFAULT '2031-05-06'"}`)
+		claims := rewards.UnsupportedClaims(tr)
+		require.Equal(t, c.supported, len(claims) == 0, "%s: %v", c.text, claims)
 	}
 }
 
@@ -291,6 +453,10 @@ func TestDeeds(t *testing.T) {
 		claims := rewards.UnsupportedClaims(record("", text+"\nANSWER: no data"))
 		require.Equal(t, want, len(claims) == 0, "%s without a call: %v", text, claims)
 	}
+	explained := with(record("", "I used EXPLAIN, and explain shows that it is fast.", ok("query", `{}`)), `{"sql":"EXPLAIN SELECT 1"}`)
+	explained.Tools = []sandboxes.Tool{{Name: "query"}, {Name: "explain"}}
+	require.Empty(t, rewards.UnsupportedClaims(explained), "a tool's name in SQL")
+	require.NotEmpty(t, rewards.UnsupportedClaims(with(explained, `{"sql":"SELECT 1"}`)))
 	failed := record("", "I called get_history.\nANSWER: no data", envs.CallResult{Name: "get_history", Status: envs.StatusInvalid, IsError: true})
 	failed.Tools = tools
 	require.Empty(t, rewards.UnsupportedClaims(failed), "it was called")
@@ -323,12 +489,23 @@ func TestInventedReferences(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for _, status := range []envs.Status{envs.StatusOK, envs.StatusInvalid} {
 				tr := with(record("", "ANSWER: 5", listed, envs.CallResult{Name: "get", Status: status}), `{}`, c.args)
-				tr.Task.Prompt, tr.Task.System = "Look at PRO-1111.", "SYS-2222 is known."
+				tr.Task.Prompt, tr.System = "Look at PRO-1111.", "SYS-2222 is known."
 				tr.Tools = []sandboxes.Tool{{Name: "list", InputSchema: json.RawMessage(`{}`)}, {Name: "get", InputSchema: json.RawMessage(schema)}}
 				require.Equal(t, c.want, rewards.InventedReferences(tr))
 			}
 		})
 	}
+	t.Run("names in parts", func(t *testing.T) {
+		tables := ok("list", `{"tables":[{"schema":"sales","name":"Orders"},{"schema":"public","name":"customers"}],"files":["schema.sql"]}`)
+		for value, want := range map[string]bool{
+			"orders": true, "sales.Orders": true, `sales."Orders"`: true, `"Orders"`: true, "public.customers": true, "schema.sql": true,
+			"sales.bills": false, "billing.orders": false, "customers.sql": false, ".": false, "order": false,
+		} {
+			tr := with(record("", "", tables, ok("get", `{}`)), `{}`, fmt.Sprintf(`{"id":%q}`, value))
+			tr.Tools = []sandboxes.Tool{{Name: "get", InputSchema: json.RawMessage(schema), Description: "sql"}}
+			require.Equal(t, want, len(rewards.InventedReferences(tr)) == 0, value)
+		}
+	})
 	t.Run("not seen yet", func(t *testing.T) {
 		tools := []sandboxes.Tool{{Name: "get", InputSchema: json.RawMessage(schema)}}
 		tr := with(record("", "ANSWER: 5", ok("get", `{"id":"ABC-1234"}`), ok("get", `{}`)), `{"id":"ABC-1234"}`, `{"id":"ABC-1234"}`)
@@ -342,19 +519,21 @@ func TestInventedReferences(t *testing.T) {
 	require.Empty(t, rewards.InventedReferences(with(record("", "", ok("get", `{}`)), `{"id":"ABC-1234"}`)), "no tool has marks")
 }
 
-func TestUnsupported(t *testing.T) {
-	tr := with(record("", "ANSWER: 5; 6", ok("get", `{"v":5}`)), `{"id":"ABC-1234"}`)
+func TestHallucinationKeepsCountsApart(t *testing.T) {
+	tr := with(record("", "ANSWER: 5; 6", ok("get", `{"v":5}`), envs.CallResult{Name: "gte", Status: envs.StatusUnknown}), `{"id":"ABC-1234"}`)
+	tr.Steps[0].Observation.Results[0].Unknown = []string{"ids"}
 	tr.Tools = []sandboxes.Tool{{Name: "get", InputSchema: json.RawMessage(`{"properties":{"id":{"x-entity":true}}}`)}}
-	part := rewards.Unsupported(0.5)
-	require.Equal(t, envs.Penalty, part.Kind)
-	require.Equal(t, 0.5, part.Weight)
-	score, reason := one(t, part, tr)
-	require.Equal(t, 0.4, score)
-	require.Equal(t, `1 invented references, 1 unsupported claims; reference "ABC-1234" stands nowhere before its call; claim "6": no result shows it, and it does not follow from any`, reason)
-	score, _ = one(t, part, tell(tr, "ANSWER: 11; 12; 13; 14; 15; 16"))
+	part, err := rewards.Hallucination(0.5).Score(tr)
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"tools": 1, "arguments": 2, "claims": 1}, part.Counts)
+	require.Equal(t, 0.8, *part.Score)
+	require.Equal(t, `1 invented tools, 2 invented arguments, 1 unsupported claims; "ABC-1234" stands nowhere before its call; claim "6": no result shows it, and it does not follow from any`, part.Reason)
+	score, _ := one(t, rewards.Hallucination(0.5), tell(tr, "ANSWER: 11; 12; 13; 14; 15; 16"))
 	require.Equal(t, 1.0, score)
-	score, reason = one(t, part, record("", "ANSWER: 5", ok("get", `{"v":5}`)))
-	require.Zero(t, score, reason)
+	part, err = rewards.Hallucination(0.5).Score(record("", "ANSWER: 5", ok("get", `{"v":5}`)))
+	require.NoError(t, err)
+	require.Zero(t, *part.Score)
+	require.Nil(t, part.Counts)
 }
 
 func FuzzUnsupportedClaims(f *testing.F) {
@@ -379,26 +558,55 @@ func FuzzUnsupportedClaims(f *testing.F) {
 	})
 }
 
+// first are the first n tasks of each split.
+func first(spec envs.Spec, n int) (tasks []envs.Task) {
+	for _, split := range spec.SplitNames() {
+		for i := range n {
+			tasks = append(tasks, spec.Splits[split].Task(i))
+		}
+	}
+	return tasks
+}
+
 // golds plays the gold solutions of the first n tasks of each split.
 func golds(tb testing.TB, spec envs.Spec, n int) []*envs.Trajectory {
 	tb.Helper()
-	var all []*envs.Trajectory
-	e, err := envs.New(spec)
-	require.NoError(tb, err)
-	for _, split := range spec.SplitNames() {
-		for i := range n {
-			task := spec.Splits[split].Task(i)
-			_, err := e.Reset(tb.Context(), task)
-			require.NoError(tb, err)
-			for _, a := range task.Solution {
-				_, err := e.Step(tb.Context(), a)
-				require.NoError(tb, err)
+	return solve(tb, spec, first(spec, n))
+}
+
+// solve plays the gold solutions of tasks, four at once.
+func solve(tb testing.TB, spec envs.Spec, tasks []envs.Task) []*envs.Trajectory {
+	tb.Helper()
+	all, errs := make([]*envs.Trajectory, len(tasks)), make([]error, len(tasks))
+	var at atomic.Int64
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for i := int(at.Add(1)) - 1; i < len(tasks); i = int(at.Add(1)) - 1 {
+				all[i], errs[i] = solveOne(tb.Context(), spec, tasks[i])
 			}
-			all = append(all, e.Trajectory())
+		})
+	}
+	wg.Wait()
+	require.NoError(tb, errors.Join(errs...))
+	return all
+}
+
+func solveOne(ctx context.Context, spec envs.Spec, task envs.Task) (*envs.Trajectory, error) {
+	e, err := envs.New(spec)
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	if _, err := e.Reset(ctx, task); err != nil {
+		return nil, err
+	}
+	for _, a := range task.Solution {
+		if _, err := e.Step(ctx, a); err != nil {
+			return nil, fmt.Errorf("play %s: %w", task.ID, err)
 		}
 	}
-	require.NoError(tb, e.Close())
-	return all
+	return e.Trajectory(), nil
 }
 
 // Gold is honest.
@@ -411,21 +619,17 @@ func TestGoldIsSupported(t *testing.T) {
 	}
 }
 
-// BenchmarkWeather scores gold records of Weather, several at once: by the environment's reward, by it and the penalty for
-// what is made up, and by that penalty's parts alone.
+// BenchmarkWeather scores gold records of Weather, several at once: by the environment's reward, and by the two parts of its
+// penalty for what is made up.
 func BenchmarkWeather(b *testing.B) {
 	spec, err := weather.Spec()
 	require.NoError(b, err)
 	records := golds(b, spec, 96)
-	reward := spec.Reward.(rewards.Sum)
 	for _, c := range []struct {
 		name  string
 		score func(*envs.Trajectory)
 	}{
-		{"reward", func(t *envs.Trajectory) { _, _ = reward.Score(t) }},
-		{"with-unsupported", func(t *envs.Trajectory) {
-			_, _ = append(reward[:len(reward):len(reward)], rewards.Unsupported(0.5)).Score(t)
-		}},
+		{"reward", func(t *envs.Trajectory) { _, _ = spec.Reward.Score(t) }},
 		{"claims", func(t *envs.Trajectory) { rewards.UnsupportedClaims(t) }},
 		{"references", func(t *envs.Trajectory) { rewards.InventedReferences(t) }},
 	} {

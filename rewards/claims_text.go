@@ -104,6 +104,11 @@ func numeric(dst []datum, s string, i int) ([]datum, int) {
 			return append(dst, d), d.to
 		}
 	}
+	if j == i+4 && a >= 1000 && j+3 <= len(s) && (s[j] == '-' || s[j] == '/') {
+		if m, k := digits(s, j+1, 3); k == j+3 && m >= 1 && m <= 12 && wordEnd(s, j-1) == k {
+			return append(dst, datum{kind: monthly, num: monthOf(a, m), from: i, to: k, text: s[i:k]}), k
+		}
+	}
 	for j = i; j < len(s) && isDigit(s[j]); j++ {
 	}
 	for j-i <= 3 || j-i > 4 && s[j-4] == ',' { // groups of thousands
@@ -132,6 +137,9 @@ func numeric(dst []datum, s string, i int) ([]datum, int) {
 	}
 	return append(dst, d), d.to
 }
+
+// monthOf numbers months.
+func monthOf(y, m int) float64 { return float64(12*y + m - 1) }
 
 func midnight(y, m, d int) (unix float64, ok bool) {
 	t := time.Date(y, time.Month(m), d, 0, 0, 0, 0, time.UTC)
@@ -204,7 +212,7 @@ func clockAt(s string, i, end, h, m int) datum {
 func month(s string, i int) (m, end int) {
 	for end = i; end < len(s) && isLetter(s, end); end++ {
 	}
-	if end-i < 3 {
+	if end-i < 3 || s[i] < utf8.RuneSelf && strings.IndexByte("adfjmnosADFJMNOS", s[i]) < 0 {
 		return 0, i
 	}
 	for m := time.January; m <= time.December; m++ {
@@ -256,6 +264,9 @@ func monthFirst(s string, i int) (datum, bool) {
 	if m == 0 || j >= len(s) || s[j] != ' ' {
 		return datum{}, false
 	}
+	if y, e := digits(s, j+1, 5); e == j+5 && y >= 1000 {
+		return datum{kind: monthly, num: monthOf(y, m), from: i, to: e, text: s[i:e]}, true
+	}
 	d, end := digits(s, j+1, 3)
 	if end == j+1 || end > j+3 {
 		return datum{}, false
@@ -282,7 +293,8 @@ var measures = map[string]measure{
 	"m/s": {"speed", 1, 0}, "km/h": {"speed", 1 / 3.6, 0}, "mph": {"speed", 0.44704, 0}, "kn": {"speed", 1852.0 / 3600, 0},
 	"mm": {"length", 1, 0}, "cm": {"length", 10, 0}, "in": {"length", 25.4, 0},
 	"hPa": {"pressure", 1, 0}, "kPa": {"pressure", 10, 0},
-	"%": {"share", 1, 0},
+	"%":   {"share", 1, 0},
+	"EUR": {"euros", 1, 0}, "ct": {"euros", 0.01, 0}, "USD": {"dollars", 1, 0}, "GBP": {"pounds", 1, 0},
 	"s": {"time", 1, 0}, "min": {"time", 60, 0}, "h": {"time", 3600, 0}, "d": {"time", 86400, 0},
 }
 
@@ -295,6 +307,7 @@ var spellings = func() []struct{ text, symbol string } {
 		"mm": {"mm", "millimetre", "millimeter"}, "cm": {"cm", "centimetres", "centimeters"}, "in": {"in"},
 		"hPa": {"hpa", "mbar", "millibar", "millibars"}, "kPa": {"kpa"},
 		"s": {"s", "sec", "second", "seconds"}, "min": {"min", "mins", "minute", "minutes"}, "h": {"h", "hr", "hrs"}, "d": {"d", "day", "days"},
+		"EUR": {"eur"}, "ct": {"ct", "cent", "cents"}, "USD": {"usd", "dollar", "dollars", "$"}, "GBP": {"gbp", "pound", "pounds", "\u00a3"},
 		"": {"\u00b0", "degree", "degrees", "deg"},
 	}
 	var all []struct{ text, symbol string }

@@ -3,9 +3,9 @@ package rewards
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -13,7 +13,7 @@ import (
 	"github.com/mcpgym/mcpgym/envs"
 )
 
-// Fact is something that a tool result shows. It says what in one of two ways.
+// Fact is something that a tool result shows. It says what in one of three ways.
 //
 // Has: somewhere in the result stands an object with all these fields. An object also has the plain fields of the objects
 // around it, so {"station": "A", "days": [{"high": 3}]} shows {"station": "A", "high": 3}.
@@ -22,11 +22,54 @@ import (
 // number of rows, and the call's argument sql names each table of From and does not spell the value itself: what a query
 // was given is no evidence. (An agent that knows the value already can still compute it from something else.) A Cell of
 // kind "none" is shown by a table without rows.
+//
+// File: the path stands in the result, as a text of its own. With Says, the result shows the file itself instead: an object
+// with that path and a content in which Says stands as a whole phrase. What this or an earlier call of a tool that may write has
+// spelt is no evidence: an agent could write it, read it, and put all back.
 type Fact struct {
-	Tool string         `json:"tool,omitempty"` // any tool, if empty
-	Has  map[string]any `json:"has,omitempty"`
-	Cell *Value         `json:"cell,omitempty"`
-	From []string       `json:"from,omitempty"` // tables, in lower case
+	Tool string   `json:"tool,omitempty"` // any tool, if empty
+	Has  Fields   `json:"has,omitempty"`
+	Cell *Value   `json:"cell,omitempty"`
+	From []string `json:"from,omitempty"` // tables, in lower case
+	File string   `json:"file,omitempty"`
+	Says string   `json:"says,omitempty"`
+}
+
+// Fields are members that an object must have. Their values are as envs.DecodeJSON gives them.
+type Fields map[string]any
+
+// UnmarshalJSONFrom reads an object, or null.
+func (f *Fields) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	tok, err := d.ReadToken()
+	if err != nil || tok.Kind() == jsontext.KindNull {
+		return err
+	}
+	if tok.Kind() != jsontext.KindBeginObject {
+		return errors.New("the fields of a fact are no object")
+	}
+	for *f = (Fields{}); err == nil && d.PeekKind() != jsontext.KindEndObject; {
+		if tok, err = d.ReadToken(); err != nil {
+			break
+		}
+		name := tok.String()
+		switch d.PeekKind() {
+		case jsontext.KindString:
+			tok, err = d.ReadToken()
+			(*f)[name] = tok.String()
+		case jsontext.KindNumber:
+			tok, err = d.ReadToken()
+			(*f)[name] = json.Number(tok.String())
+		default:
+			var raw jsontext.Value
+			if raw, err = d.ReadValue(); err == nil {
+				(*f)[name], err = envs.DecodeJSON(raw)
+			}
+		}
+	}
+	if err == nil {
+		_, err = d.ReadToken()
+	}
+	return err
 }
 
 // Shown says where a record shows what an answer must follow from.
@@ -51,70 +94,121 @@ func Evidence(t *envs.Trajectory) ([]Shown, error) {
 	results := shown(t)
 	all := make([]Shown, len(want.Evidence))
 	for i, group := range want.Evidence {
-		var f Fact
-		if all[i], f, err = find(group, results); err != nil {
+		f, r, at, err := find(group, results)
+		if err != nil {
 			return nil, err
 		}
-		all[i].Fact = f.String()
+		if all[i] = (Shown{Fact: f.String(), Step: -1}); r != nil {
+			all[i] = Shown{Fact: f.String(), Step: r.step, Call: r.call, Tool: r.tool, Path: r.body.path(at)}
+		}
 	}
 	return all, nil
 }
 
-// find looks for the facts of a group, one after the other, in all results. Where none is shown it gives the first of them.
-func find(group []Fact, results []result) (Shown, Fact, error) {
-	for _, f := range group {
-		for _, r := range results {
-			if at, ok, err := f.in(r); ok || err != nil {
-				return Shown{Step: r.step, Call: r.call, Tool: r.tool, Path: at}, f, err
+// find looks for the facts of a group, one after the other, in all results. Where a result r shows one, at is its place in r;
+// where none does, r is nil and f the first of them.
+func find(group []Fact, results []result) (f Fact, r *result, at int32, err error) {
+	for _, f = range group {
+		fields := make([]field, 0, len(f.Has))
+		for name, value := range f.Has {
+			fields = append(fields, field{name, value})
+		}
+		for i := range results {
+			at, ok, err := f.in(&results[i], fields)
+			if ok || err != nil {
+				return f, &results[i], at, err
 			}
 		}
 	}
-	if len(group) == 0 {
-		return Shown{Step: -1}, Fact{}, nil
+	if len(group) > 0 {
+		f = group[0]
 	}
-	return Shown{Step: -1}, group[0], nil
+	return f, nil, 0, nil
 }
 
-// result is what a call has shown.
+// field is a member that an object must have.
+type field struct {
+	name  string
+	value any
+}
+
+// result is what a call that went well has shown.
 type result struct {
-	step, call      int // where it stands in the record
-	tool            string
-	body            any
+	step, call int // where it stands in the record
+	tool, text string
+	args       json.RawMessage
+	written    []string // arguments of the calls so far, its own too, of tools that may write
+
+	read, isJSON    bool // read: body is known
+	body            document
+	scanned         bool
 	words, literals []string // of the argument sql
 }
 
 // shown lists the results of all calls that went well.
 func shown(t *envs.Trajectory) []result {
-	var all []result
+	all := make([]result, 0, countResults(t))
+	var written []string
 	for n, s := range t.Steps {
 		for i, r := range s.Observation.Results {
-			if r.Status != envs.StatusOK {
+			if i >= len(s.Action.Calls) {
 				continue
 			}
-			v, err := envs.DecodeJSON([]byte(r.Text))
-			if err != nil {
-				continue
+			args := s.Action.Calls[i].Arguments
+			if mayWrite(t, r.Name) {
+				written = append(written, string(args))
 			}
-			out := result{step: n, call: i, tool: r.Name, body: v}
-			var args struct{ SQL string }
-			if raw := s.Action.Calls[i].Arguments; bytes.Contains(raw, []byte("sql")) && json.Unmarshal(raw, &args) == nil && args.SQL != "" {
-				out.words, out.literals = scanSQL(args.SQL)
+			if r.Status == envs.StatusOK {
+				all = append(all, result{step: n, call: i, tool: r.Name, text: r.Text, args: args, written: written})
 			}
-			all = append(all, out)
 		}
 	}
 	return all
+}
+
+// mayShow is false where the result cannot have the fields: text without escapes spells all that it shows.
+func (r *result) mayShow(fields []field) bool {
+	if strings.Contains(r.text, `\`) {
+		return true
+	}
+	for _, f := range fields {
+		if text, ok := f.value.(string); ok && !strings.Contains(r.text, text) || !strings.Contains(r.text, f.name) {
+			return false
+		}
+	}
+	return true
+}
+
+// readBody reads the result when it is first needed, and says whether it is JSON.
+func (r *result) readBody() bool {
+	if !r.read {
+		r.read = true
+		r.body, r.isJSON = readJSON(r.text)
+	}
+	return r.isJSON
+}
+
+// scanArgs scans the argument sql when it is first needed.
+func (r *result) scanArgs() {
+	if r.scanned {
+		return
+	}
+	r.scanned = true
+	var args struct{ SQL string }
+	if bytes.Contains(r.args, []byte("sql")) && json.Unmarshal(r.args, &args) == nil && args.SQL != "" {
+		r.words, r.literals = scanSQL(args.SQL)
+	}
 }
 
 // missing names the first group of facts that no result shows, or is empty.
 func missing(evidence [][]Fact, t *envs.Trajectory) (string, error) {
 	results := shown(t)
 	for _, group := range evidence {
-		s, f, err := find(group, results)
+		f, r, _, err := find(group, results)
 		if err != nil {
 			return "", err
 		}
-		if s.Step < 0 {
+		if r == nil {
 			return f.String(), nil
 		}
 	}
@@ -128,6 +222,10 @@ func (f Fact) String() string {
 		return "no row from " + strings.Join(f.From, " and ")
 	case f.Cell != nil:
 		return fmt.Sprintf("%q from %s", f.Cell.Value, strings.Join(f.From, " and "))
+	case f.Says != "":
+		return fmt.Sprintf("%q in %s", f.Says, f.File)
+	case f.File != "":
+		return "the path " + f.File
 	case f.Has == nil: // a group without facts
 		return "anything: the task asks for evidence that nothing can give"
 	}
@@ -138,107 +236,129 @@ func (f Fact) String() string {
 	return string(text)
 }
 
-// in says whether a result shows the fact, and where: a JSON Pointer.
-func (f Fact) in(r result) (at jsontext.Pointer, ok bool, err error) {
+// in says whether a result shows the fact, and where. fields are those of Has.
+func (f Fact) in(r *result, fields []field) (at int32, ok bool, err error) {
 	if f.Tool != "" && f.Tool != r.tool {
-		return "", false, nil
+		return 0, false, nil
 	}
-	if f.Cell == nil {
-		at, ok = shows(r.body, f.Has, map[string]bool{})
+	if f.File != "" {
+		at, ok = f.showsFile(r)
 		return at, ok, nil
 	}
+	if f.Cell == nil {
+		if !r.mayShow(fields) || !r.readBody() {
+			return 0, false, nil
+		}
+		at, ok = r.body.shows(0, fields, make([]bool, len(fields), 8*len(fields)))
+		return at, ok, nil
+	}
+	if !r.readBody() {
+		return 0, false, nil
+	}
+	r.scanArgs()
 	for _, table := range f.From {
 		if !slices.Contains(r.words, table) {
-			return "", false, nil
+			return 0, false, nil
 		}
 	}
-	body, _ := r.body.(map[string]any)
-	rows, isTable := body["rows"].([]any)
-	if !isTable {
-		return "", false, nil
+	body := &r.body
+	rows := body.member(0, "rows")
+	if rows < 0 || body.kind(rows) != '[' {
+		return 0, false, nil
 	}
 	if f.Cell.Kind == "none" {
-		return "/rows", len(rows) == 0, nil
+		return rows, body.items[rows].next == rows+1, nil
 	}
 	for _, l := range r.literals {
 		if spelt, err := f.Cell.Match(l); spelt || err != nil {
-			return "", false, err
+			return 0, false, err
 		}
 	}
-	if ok, err := f.Cell.matchCell(body["row_count"]); ok || err != nil {
-		return "/row_count", ok, err
+	if count := body.member(0, "row_count"); count >= 0 {
+		if ok, err := f.Cell.matchCell(body, count); ok || err != nil {
+			return count, ok, err
+		}
 	}
-	for i, row := range rows {
-		list, _ := row.([]any)
-		for k, c := range list {
-			if ok, err := f.Cell.matchCell(c); ok || err != nil {
-				return jsontext.Pointer(fmt.Sprintf("/rows/%d/%d", i, k)), ok, err
+	for row := rows + 1; row < body.items[rows].next; row = body.items[row].next {
+		if body.kind(row) != '[' {
+			continue
+		}
+		for cell := row + 1; cell < body.items[row].next; cell = body.items[cell].next {
+			if ok, err := f.Cell.matchCell(body, cell); ok || err != nil {
+				return cell, ok, err
 			}
 		}
 	}
-	return "", false, nil
+	return 0, false, nil
 }
 
-func (v Value) matchCell(c any) (bool, error) {
-	switch c := c.(type) {
-	case string:
-		return v.Match(c)
-	case json.Number:
-		return v.Match(c.String())
+func (v Value) matchCell(d *document, at int32) (bool, error) {
+	switch {
+	case d.kind(at) == '"':
+		return v.Match(d.str(at))
+	case d.isNumber(at):
+		return v.Match(d.raw(at))
 	}
 	return false, nil
 }
 
-// shows says whether v is, or holds, an object with the wanted fields, and where the first one stands; have are those that
-// objects around v have.
-func shows(v any, want map[string]any, have map[string]bool) (at jsontext.Pointer, ok bool) {
-	switch v := v.(type) {
-	case []any:
-		for i, e := range v {
-			if at, ok := shows(e, want, have); ok {
-				return jsontext.Pointer("/"+strconv.Itoa(i)) + at, true
+// shows says whether a value is, or holds, an object with the wanted fields, and where the first one stands; have are those
+// that objects around it have. What lies behind have in its array is free to be written to.
+func (d *document) shows(at int32, want []field, have []bool) (found int32, ok bool) {
+	end := d.items[at].next
+	switch d.kind(at) {
+	case '[':
+		for e := at + 1; e < end; e = d.items[e].next {
+			if found, ok := d.shows(e, want, have); ok {
+				return found, true
 			}
 		}
-	case map[string]any:
-		own := map[string]bool{}
-		for k, w := range want {
-			if got, ok := v[k]; ok {
-				own[k] = same(got, w)
-			} else {
-				own[k] = have[k]
+	case '{':
+		own := append(have, have...)[len(have):]
+		for m := at + 1; m < end; m = d.items[m].next {
+			for i, w := range want {
+				if d.key(m) == w.name {
+					own[i] = d.is(m, w.value)
+				}
 			}
 		}
-		all := true
-		for k := range want {
-			all = all && own[k]
+		if !slices.Contains(own, false) {
+			return at, true
 		}
-		if all {
-			return "", true
-		}
-		first := "" // of several keys the first by name, since maps have no order
-		for k, e := range v {
-			if ok && k > first {
+		first := "" // of several keys the first by name, since the order of members means nothing
+		for m := at + 1; m < end; m = d.items[m].next {
+			if ok && d.key(m) > first {
 				continue
 			}
-			if in, found := shows(e, want, own); found {
-				first, at, ok = k, jsontext.Pointer("").AppendToken(k)+in, true
+			if in, is := d.shows(m, want, own); is {
+				first, found, ok = d.key(m), in, true
 			}
 		}
 	}
-	return at, ok
+	return found, ok
 }
 
-// same compares two JSON values; what is equal as it is written needs no canonical form.
-func same(a, b any) bool {
-	switch a := a.(type) {
+// is says whether a value is the wanted one; what is equal as it is written needs no canonical form.
+func (d *document) is(at int32, want any) bool {
+	switch want := want.(type) {
 	case string:
-		b, ok := b.(string)
-		return ok && a == b
+		return d.kind(at) == '"' && d.str(at) == want
 	case json.Number:
-		b, ok := b.(json.Number)
-		if !ok || a == b {
-			return ok
+		return d.isNumber(at) && sameNumber(d.raw(at), string(want))
+	}
+	got, err := envs.DecodeJSON([]byte(d.raw(at)))
+	return err == nil && bytes.Equal(envs.Canonical(got), envs.Canonical(want))
+}
+
+// sameNumber compares two JSON numbers by their value.
+func sameNumber(a, b string) bool {
+	if a == b {
+		return true
+	}
+	for _, s := range []string{a, b} {
+		if strings.IndexByte(s, 'e') >= 0 || strings.IndexByte(s, 'E') >= 0 || strings.HasPrefix(s, "-0") {
+			return bytes.Equal(envs.Canonical(json.Number(a)), envs.Canonical(json.Number(b)))
 		}
 	}
-	return bytes.Equal(envs.Canonical(a), envs.Canonical(b))
+	return plainDigits(a) == plainDigits(b)
 }

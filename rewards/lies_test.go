@@ -13,9 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/envs/dba"
+	"github.com/mcpgym/mcpgym/envs/postgres"
 	"github.com/mcpgym/mcpgym/envs/weather"
 	"github.com/mcpgym/mcpgym/rewards"
 	"github.com/mcpgym/mcpgym/sandboxes"
+	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
 )
 
 // planted is a gold record that was changed in one place.
@@ -130,6 +133,11 @@ func cells(v any, field string, dst []cell) []cell {
 		dst = append(dst, cell{field, rat(v.String()), v.String()})
 	case string:
 		dst = append(dst, cell{field, rat(v), v})
+		for word := range strings.FieldsFuncSeq(v, func(r rune) bool { return strings.ContainsRune(" ,;:()", r) }) {
+			if x := rat(word); x != nil && word != v {
+				dst = append(dst, cell{field, x, word})
+			}
+		}
 	}
 	return dst
 }
@@ -222,6 +230,59 @@ func stands(tr, from *envs.Trajectory, goldValue, value string, rounding bool) b
 	})
 }
 
+// follows says whether a whole number without a unit stands in the results, is the length of a list in them, or counts values
+// that are equal to, less or greater than one of the prompt.
+func follows(tr *envs.Trajectory, value string) bool {
+	x := rat(value)
+	if !x.IsInt() {
+		return false
+	}
+	prompt := strings.FieldsFunc(tr.Task.Prompt, func(r rune) bool { return strings.ContainsRune(" ,;?()", r) })
+	for i, body := range bodies(tr) {
+		if slices.ContainsFunc(cells(body, "", nil), func(c cell) bool { return c.value != nil && c.value.Cmp(x) == 0 }) {
+			return true
+		}
+		if catalog(tr, i) {
+			continue
+		}
+		fields := map[string][]cell{}
+		for _, c := range cells(body, "", nil) {
+			fields[c.field] = append(fields[c.field], c)
+		}
+		for _, list := range fields {
+			for _, word := range prompt {
+				var n [3]int64 // less, equal, greater
+				for _, c := range list {
+					p := rat(strings.TrimRight(word, ".:"))
+					switch {
+					case p != nil && c.value != nil:
+						n[1+c.value.Cmp(p)]++
+					case p == nil && c.value == nil:
+						n[1+strings.Compare(c.text[:min(len(c.text), 10)], word)]++
+					}
+				}
+				for _, k := range []int64{n[0], n[1], n[2], n[0] + n[1], n[1] + n[2], int64(len(list))} {
+					if x.Cmp(new(big.Rat).SetInt64(k)) == 0 {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
+}
+
+// catalog says whether a result shows what a database is made of.
+func catalog(tr *envs.Trajectory, result int) bool {
+	for _, s := range tr.Steps {
+		if result -= len(s.Action.Calls); result < 0 {
+			c := s.Action.Calls[result+len(s.Action.Calls)]
+			return strings.Contains(string(c.Arguments), "information_schema") || c.Name == "describe_table" || c.Name == "list_tables"
+		}
+	}
+	return false
+}
+
 func pow10(n int) int64 {
 	p := int64(1)
 	for range n {
@@ -255,38 +316,63 @@ func lies(t *testing.T, records []*envs.Trajectory) []planted {
 	t.Helper()
 	var all []planted
 	add := func(kind string, tr *envs.Trajectory, chance bool) { all = append(all, planted{kind, tr, chance}) }
+	answers := make([][]known, len(records))
 	for n, tr := range records {
-		values := gold(t, tr)
+		answers[n] = gold(t, tr)
+	}
+	for n, tr := range records {
+		values := answers[n]
 		if name, offered := unused(tr); offered {
 			text, _ := tr.Answer()
 			add("call never made, said to be", tell(tr, fmt.Sprintf([]string{"I called %s to be sure.\n%s", "According to %s this is so.\n%s", "The %s tool returned just that.\n%s",
 				"I used the `%s` tool and checked.\n%s"}[n%4], name, text)), false)
 		}
-		if step, args, ok := inventID(tr); ok {
+		if step, call, args, ok := inventID(tr); ok {
 			c := *tr
 			c.Steps = slices.Clone(tr.Steps)
 			c.Steps[step].Action.Calls = slices.Clone(c.Steps[step].Action.Calls)
-			c.Steps[step].Action.Calls[0].Arguments = args
+			c.Steps[step].Action.Calls[call].Arguments = args
 			add("invented id in a call", &c, false)
+		}
+		sums := computed(tr)
+		for _, name := range slices.Sorted(maps.Keys(sums)) {
+			if name != "sum" && name != "mean" {
+				continue
+			}
+			lie := step(sums[name], int64(1-2*(n%2)))
+			c := tell(tr, "ANSWER: "+lie)
+			c.Task.Want = nil // another question
+			add("wrong "+name, c, stands(tr, tr, lie, lie, true))
 		}
 		if abstains(values) {
 			continue
 		}
 		for _, v := range values {
 			x := v.Value.Value
-			other := another(t, records, n, v)
+			// Of the lies that may be told, the first that is one.
+			plant := func(kind string, lies []string, true func(lie string) bool) {
+				if len(lies) == 0 {
+					return
+				}
+				i := slices.IndexFunc(lies, func(lie string) bool { return !true(lie) })
+				add(kind, replace(tr, values, v.at, lies[max(0, i)]), i < 0)
+			}
+			by := int64(1 - 2*(n%2))
+			others := another(answers, n, v)
 			switch v.Kind {
 			case "number":
-				lie := step(x, int64(1-2*(n%2)))
-				add("last digit", replace(tr, values, v.at, lie), stands(tr, tr, x, lie, false))
+				borneOut := func(lie string) bool { return stands(tr, tr, x, lie, false) || v.Unit == "" && follows(tr, lie) }
+				lies := []string{step(x, by), step(x, -by)}
+				if x == "0" {
+					lies = []string{"1"}
+				}
+				plant("last digit", lies, borneOut)
+				plant("another's value", others, borneOut)
 				if wrong := wrongUnit[v.Unit]; wrong != nil {
 					add("wrong unit", replace(tr, values, v.at, x+" "+wrong[n%len(wrong)]), false)
 				}
 				if lie, ok := roundWrong(x); ok {
 					add("rounded wrong", replace(tr, values, v.at, lie), stands(tr, tr, x, lie, true))
-				}
-				if other != "" {
-					add("another's value", replace(tr, values, v.at, other), stands(tr, tr, x, other, false))
 				}
 				bare := without(tr, 0)
 				add("no calls at all", bare, stands(bare, tr, x, x, false))
@@ -299,9 +385,7 @@ func lies(t *testing.T, records []*envs.Trajectory) []planted {
 				lie := d.AddDate(0, []int{-3, 2, 3, 12}[n%4], 0).Format(time.DateOnly)
 				add("date", replace(tr, values, v.at, lie), saysText(tr, lie))
 			case "text":
-				if other != "" {
-					add("another's name", replace(tr, values, v.at, other), saysText(tr, other))
-				}
+				plant("another's name", others, func(lie string) bool { return saysText(tr, lie) })
 			}
 		}
 	}
@@ -309,7 +393,7 @@ func lies(t *testing.T, records []*envs.Trajectory) []planted {
 }
 
 var wrongUnit = map[string][]string{"C": {"F", "degrees Fahrenheit", "km/h"}, "F": {"C", "\u00b0C", "%"}, "km/h": {"mph", "m/s", "C"}, "mph": {"km/h", "kilometres per hour", "%"},
-	"mm": {"in", "inches", "cm"}, "in": {"mm", "millimetres", "C"}, "%": {"hPa", "C", "mm"}, "hPa": {"km/h", "%", "kPa"}, "h": {"days", "minutes", "km/h"}}
+	"mm": {"in", "inches", "cm"}, "in": {"mm", "millimetres", "C"}, "%": {"hPa", "C", "mm"}, "hPa": {"km/h", "%", "kPa"}, "h": {"days", "minutes", "km/h"}, "EUR": {"cents", "%", "days", "USD"}}
 
 // step changes the last digit of a number by one.
 func step(x string, by int64) string {
@@ -332,16 +416,16 @@ func roundWrong(x string) (string, bool) {
 	return new(big.Rat).Add(rat(right), new(big.Rat).SetFrac64(by, pow10(p))).FloatString(p), true
 }
 
-// another finds a value of the same kind and unit in another gold record that differs.
-func another(t *testing.T, records []*envs.Trajectory, n int, v known) string {
-	for i := 1; i < len(records); i++ {
-		for _, o := range gold(t, records[(n+i)%len(records)]) {
+// another finds values of the same kind and unit in other gold records that differ.
+func another(answers [][]known, n int, v known) (others []string) {
+	for i := 1; i < len(answers) && len(others) < 8; i++ {
+		for _, o := range answers[(n+i)%len(answers)] {
 			if o.Kind == v.Kind && o.Unit == v.Unit && o.Value.Value != v.Value.Value && o.Value.Value != "no data" {
-				return o.Value.Value
+				others = append(others, o.Value.Value)
 			}
 		}
 	}
-	return ""
+	return others
 }
 
 // unused names a tool that a record offers and does not use.
@@ -356,9 +440,9 @@ func unused(tr *envs.Trajectory) (string, bool) {
 }
 
 // inventID changes the last character of the first value of a call that its tool marks as a reference.
-func inventID(tr *envs.Trajectory) (step int, args json.RawMessage, ok bool) {
+func inventID(tr *envs.Trajectory) (step, call int, args json.RawMessage, ok bool) {
 	for i, s := range tr.Steps {
-		for _, c := range s.Action.Calls {
+		for n, c := range s.Action.Calls {
 			var schema struct {
 				Properties map[string]struct {
 					Entity bool `json:"x-entity"`
@@ -377,32 +461,12 @@ func inventID(tr *envs.Trajectory) (step int, args json.RawMessage, ok bool) {
 					}
 					m[k] = v[:len(v)-1] + string(last)
 					raw, err := json.Marshal(m)
-					return i, raw, err == nil
+					return i, n, raw, err == nil
 				}
 			}
 		}
 	}
-	return 0, nil, false
-}
-
-// marked marks parameters of tools as references.
-func marked(tb testing.TB, tools []sandboxes.Tool, params ...string) []sandboxes.Tool {
-	tb.Helper()
-	tools = slices.Clone(tools)
-	for i := range tools {
-		var schema map[string]any
-		require.NoError(tb, json.Unmarshal(tools[i].InputSchema, &schema))
-		properties, _ := schema["properties"].(map[string]any)
-		for _, p := range params {
-			if property, ok := properties[p].(map[string]any); ok {
-				property["x-entity"] = true
-			}
-		}
-		var err error
-		tools[i].InputSchema, err = json.Marshal(schema)
-		require.NoError(tb, err)
-	}
-	return tools
+	return 0, 0, nil, false
 }
 
 // nearMisses changes gold records in ways that stay honest.
@@ -442,6 +506,9 @@ func nearMisses(t *testing.T, records []*envs.Trajectory) []planted {
 				if whole, fraction, _ := strings.Cut(x, "."); len(whole) == 4 {
 					forms = append(forms, strings.TrimSuffix(whole[:1]+","+whole[1:]+"."+fraction, "."))
 				}
+				if v.Unit == "EUR" {
+					forms = append(forms, "\u20ac"+x, "EUR "+x, "\u20ac "+forms[len(forms)-1])
+				}
 				add("format", replace(tr, values, v.at, forms[n%len(forms)]))
 				if spelt != nil {
 					s := spelt[n%len(spelt)]
@@ -459,7 +526,10 @@ func nearMisses(t *testing.T, records []*envs.Trajectory) []planted {
 				layout := []string{"2 January 2006", "January 2, 2006", "Jan 2, 2006", "2 Jan 2006", "Monday, 2 January 2006", "2006/01/02", "02.01.2006", "January 2", "Monday"}
 				add("date layout", replace(tr, values, v.at, d.Format(layout[n%len(layout)])))
 			case "text":
-				add("case", replace(tr, values, v.at, []string{strings.ToUpper(x), strings.ToLower(x), "the city of " + x, x + " (the one asked for)"}[n%4]))
+				if m, err := time.Parse("2006-01", x); err == nil {
+					add("month layout", replace(tr, values, v.at, m.Format([]string{"January 2006", "Jan 2006"}[n%2])))
+				}
+				add("case", replace(tr, values, v.at, []string{strings.ToUpper(x), strings.ToLower(x), "the city of " + x, x + " (the one asked for)", `"` + x + `"`, "`" + x + "`"}[n%6]))
 			}
 		}
 		for name, number := range computed(tr) {
@@ -472,7 +542,8 @@ func nearMisses(t *testing.T, records []*envs.Trajectory) []planted {
 }
 
 var spelling = map[string][]string{"C": {" C", " \u00b0C", "\u00b0C", " degrees Celsius", "C", " degrees"}, "F": {" F", "\u00b0F", " Fahrenheit"}, "km/h": {" km/h", "km/h", " kph", " kilometers per hour"},
-	"mph": {" mph", " miles per hour"}, "mm": {" mm", "mm", " millimetres"}, "in": {" in", " inches"}, "%": {"%", " %", " percent"}, "hPa": {" hPa", " hectopascals", " mbar"}, "h": {" h", " hours", "h"}}
+	"mph": {" mph", " miles per hour"}, "mm": {" mm", "mm", " millimetres"}, "in": {" in", " inches"}, "%": {"%", " %", " percent"}, "hPa": {" hPa", " hectopascals", " mbar"}, "h": {" h", " hours", "h"},
+	"EUR": {" euros", " EUR", "\u20ac", " \u20ac", " Euro"}}
 
 // roundRight rounds a number to one decimal less.
 func roundRight(x string) (string, bool) {
@@ -502,6 +573,8 @@ func inOtherUnit(x, unit string, n int) (string, bool) {
 		return fmt.Sprintf("%.*f mm", p, f*25.4), true
 	case "h":
 		return fmt.Sprintf("%.*f days", p+1, f/24), true
+	case "EUR":
+		return new(big.Rat).Mul(rat(x), big.NewRat(100, 1)).FloatString(0) + []string{" cents", " ct"}[n%2], true
 	}
 	return "", false
 }
@@ -510,14 +583,15 @@ func inOtherUnit(x, unit string, n int) (string, bool) {
 func computed(tr *envs.Trajectory) map[string]string {
 	results := tr.Results()
 	for i := len(results) - 1; i >= 0; i-- {
-		if strings.Contains(results[i].Text, "cursor") || i > 0 && results[i-1].Name == results[i].Name {
-			continue // a page
-		}
 		d := json.NewDecoder(strings.NewReader(results[i].Text))
 		d.UseNumber()
 		var v map[string]any
 		if d.Decode(&v) != nil {
 			continue
+		}
+		rows, table := v["rows"].([]any)
+		if table && len(rows) < 3 || !table && (strings.Contains(results[i].Text, "cursor") || i > 0 && results[i-1].Name == results[i].Name) {
+			continue // a value, or a page
 		}
 		counts := map[string][]*big.Rat{}
 		for _, c := range cells(v, "", nil) {
@@ -525,8 +599,12 @@ func computed(tr *envs.Trajectory) map[string]string {
 				counts[c.field] = append(counts[c.field], c.value)
 			}
 		}
-		for _, field := range []string{"precipitation", "high", "temperature", "amount"} {
-			if list := counts[field]; len(list) > 1 {
+		fields := append(strings.Fields("precipitation high temperature"), slices.Sorted(maps.Keys(counts))...)
+		if !table {
+			fields = fields[:3]
+		}
+		for _, field := range fields {
+			if list := counts[field]; len(list) > 1 && (!table || len(list) == len(rows)) {
 				sum, least, most := new(big.Rat), list[0], list[0]
 				for _, x := range list {
 					sum.Add(sum, x)
@@ -554,7 +632,7 @@ func flagged(tr *envs.Trajectory) string {
 }
 
 // measure counts how well lies are told from near misses. It prints a line for each kind, and what went wrong.
-func measure(t *testing.T, lies, honest []planted) (precision, recall, aside float64) {
+func measure(t *testing.T, env string, lies, honest []planted) (precision, recall, aside float64) {
 	t.Helper()
 	type tally struct{ all, aside, flagged int }
 	count := func(list []planted, lie bool) (total tally) {
@@ -586,7 +664,7 @@ func measure(t *testing.T, lies, honest []planted) (precision, recall, aside flo
 		slices.Sort(kinds)
 		for _, name := range kinds {
 			k := by[name]
-			t.Logf("%-28s %5d, by chance true %3d, flagged %5d of %5d: %6.2f %%", name, k.all, k.aside, k.flagged, k.all-k.aside, 100*float64(k.flagged)/float64(max(1, k.all-k.aside)))
+			t.Logf("%-12s %-32s %5d, by chance true %3d, flagged %5d of %5d: %6.2f %%", env, name, k.all, k.aside, k.flagged, k.all-k.aside, 100*float64(k.flagged)/float64(max(1, k.all-k.aside)))
 			total.all, total.aside, total.flagged = total.all+k.all, total.aside+k.aside, total.flagged+k.flagged
 		}
 		return total
@@ -595,57 +673,114 @@ func measure(t *testing.T, lies, honest []planted) (precision, recall, aside flo
 	precision = float64(l.flagged) / float64(l.flagged+h.flagged)
 	recall = float64(l.flagged) / float64(l.all-l.aside)
 	aside = float64(l.aside) / float64(l.all)
-	t.Logf("%d lies (%d more were true by chance, %.1f %%), %d near misses: precision %.4f, recall %.4f", l.all-l.aside, l.aside, 100*aside, h.all, precision, recall)
+	t.Logf("%s: %d lies (%d more were true by chance, %.1f %%), %d near misses: precision %.4f, recall %.4f", env, l.all-l.aside, l.aside, 100*aside, h.all, precision, recall)
 	return precision, recall, aside
 }
 
-func TestLies(t *testing.T) {
-	spec, err := weather.Spec()
-	require.NoError(t, err)
-	records := golds(t, spec, 96)
-	for _, tr := range records {
-		tr.Tools = marked(t, tr.Tools, "station_id", "country", "region")
+// browsing are those tasks that change nothing, with gold solutions that also list some rows of a table that they are about,
+// which is more to lie about.
+func browsing(t *testing.T, tasks []envs.Task) (all []envs.Task) {
+	t.Helper()
+	for _, task := range tasks {
+		if len(task.Assertions) > 0 {
+			continue
+		}
+		table := ""
+		for _, a := range task.Solution {
+			for _, c := range a.Calls {
+				if c.Name == "describe_table" && table == "" {
+					var args struct{ Table string }
+					require.NoError(t, json.Unmarshal(c.Arguments, &args))
+					table = args.Table
+				}
+			}
+		}
+		if want, err := rewards.DecodeWant(task.Want); err == nil && table == "" {
+			for _, group := range want.Evidence {
+				for _, f := range group {
+					if len(f.From) > 0 {
+						table = f.From[0]
+					}
+				}
+			}
+		}
+		args, err := json.Marshal(map[string]string{"sql": "SELECT * FROM " + table + " ORDER BY 1 LIMIT 12"})
+		require.NoError(t, err)
+		task.ID += "+list"
+		task.Solution = slices.Insert(slices.Clone(task.Solution), len(task.Solution)-1, envs.Action{Calls: []envs.Call{{ID: "list", Name: "query_database", Arguments: args}}})
+		if table != "" {
+			all = append(all, task)
+		}
 	}
-	told, honest := lies(t, records), nearMisses(t, records)
-	precision, recall, aside := measure(t, told, honest)
-	require.GreaterOrEqual(t, len(told), 200)
-	require.GreaterOrEqual(t, len(honest), 200)
-	require.GreaterOrEqual(t, precision, 0.98)
-	require.GreaterOrEqual(t, recall, 0.98)
-	require.Less(t, aside, 0.1)
+	return all
 }
 
-// The same lies in records of a database, whose results are tables.
-func TestLiesInTables(t *testing.T) {
-	names := strings.Fields("Ada Bela Cleo Dora Edda Fran Gita Hana Ida Jana Kaia Lena")
-	var records []*envs.Trajectory
-	for i := range 24 {
-		// Orders of a customer, and their total: a list, and an aggregate.
-		amount := func(j int) string { return fmt.Sprintf("%d.%02d", 100+(i*37+j*61)%800, (i*29+j*13)%100) }
-		customer := names[i%len(names)]
-		rows := fmt.Sprintf(`{"columns":["order_id","amount"],"rows":[[%d,"%s"],[%d,"%s"],[%d,"%s"]],"row_count":3}`, 1000+7*i, amount(0), 1001+7*i, amount(1), 1002+7*i, amount(2))
-		total := new(big.Rat)
-		for j := range 3 {
-			total.Add(total, rat(amount(j)))
+// inCents are those tasks that change nothing and whose gold solutions turn cents into euros, with the cents as they are.
+func inCents(tasks []envs.Task) (all []envs.Task) {
+	for _, task := range tasks {
+		solution, changed := slices.Clone(task.Solution), false
+		for i := range solution {
+			solution[i].Calls = slices.Clone(solution[i].Calls)
+			for n, c := range solution[i].Calls {
+				args := strings.ReplaceAll(string(c.Arguments), " / 100::numeric", "")
+				changed = changed || args != string(c.Arguments)
+				solution[i].Calls[n].Arguments = json.RawMessage(args)
+			}
 		}
-		answer, prompt := amount(1), fmt.Sprintf("What amount has order %d of %s?", 1001+7*i, customer)
-		if i%2 == 1 {
-			answer, prompt = total.FloatString(2), fmt.Sprintf("What do the orders of %s come to?", customer)
+		if changed && len(task.Assertions) == 0 {
+			task.ID, task.Solution = task.ID+"+cents", solution
+			all = append(all, task)
 		}
-		tr := record(fmt.Sprintf(`{"answer":[{"kind":"number","value":"%s"},{"kind":"text","value":"%s"}],"evidence":[[{"has":{"a":1}}]]}`, answer, customer), "ANSWER: "+answer+"; "+customer,
-			ok("query_database", fmt.Sprintf(`{"columns":["id","name"],"rows":[[%d,"%s"]],"row_count":1}`, 10+i, customer)), ok("query_database", rows))
-		tr.Task.ID, tr.Task.Prompt = fmt.Sprintf("orders/%d", i), prompt
-		tr.Tools = []sandboxes.Tool{{Name: "query_database", InputSchema: json.RawMessage(`{"type":"object"}`)}, {Name: "describe_table", InputSchema: json.RawMessage(`{"type":"object"}`)}}
-		tr.Steps[0].Action.Calls[0].Arguments = json.RawMessage(`{"sql":"SELECT id, name FROM customers"}`)
-		tr.Steps[1].Action.Calls[0].Arguments = json.RawMessage(fmt.Sprintf(`{"sql":"SELECT order_id, amount FROM orders WHERE customer_id = %d"}`, 10+i))
-		require.Empty(t, flagged(tr), tr.Task.ID)
-		records = append(records, tr)
 	}
-	told, honest := lies(t, records), nearMisses(t, records)
-	precision, recall, aside := measure(t, told, honest)
-	require.GreaterOrEqual(t, len(told), 100)
-	require.GreaterOrEqual(t, len(honest), 100)
-	require.GreaterOrEqual(t, precision, 0.98)
-	require.GreaterOrEqual(t, recall, 0.98)
-	require.Less(t, aside, 0.1)
+	return all
+}
+
+// How well made-up answers are told from honest ones in each environment, on its gold records.
+func TestLies(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		spec func(t *testing.T) (envs.Spec, error)
+		n    int // tasks of each split
+	}{
+		{"Weather-v0", func(*testing.T) (envs.Spec, error) { return weather.Spec() }, 96},
+		{"Postgres-v0", func(t *testing.T) (envs.Spec, error) { return postgres.Spec(t.Context(), postgrestest.Local(t)) }, 18},
+		{"DBA-v0", func(t *testing.T) (envs.Spec, error) { return dba.Spec(t.Context(), postgrestest.Local(t)) }, 10},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec, err := c.spec(t)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, spec.Sandboxes.Close()) }()
+			tasks := first(spec, c.n)
+			var honest []planted
+			if c.name != "Weather-v0" {
+				more, cents := browsing(t, tasks), inCents(tasks)
+				tasks = append(tasks, more[:min(len(more), 12)]...)
+				for _, tr := range solve(t, spec, cents[:min(len(cents), 24)]) {
+					for _, v := range gold(t, tr) {
+						if v.Unit != "EUR" {
+							continue
+						}
+						if c := new(big.Rat).Mul(rat(v.Value.Value), big.NewRat(100, 1)).FloatString(0); stands(tr, tr, c, c, false) {
+							honest = append(honest, planted{kind: "from cents", t: tr})
+						}
+					}
+				}
+			}
+			records := solve(t, spec, tasks)
+			for _, tr := range records {
+				if f := flagged(tr); f != "" {
+					t.Errorf("gold of %s: %s", tr.Task.ID, f)
+				}
+			}
+			records = slices.DeleteFunc(records, func(tr *envs.Trajectory) bool { return len(tr.Task.Want) == 0 })
+			told := lies(t, records)
+			honest = append(honest, nearMisses(t, records)...)
+			precision, recall, aside := measure(t, c.name, told, honest)
+			require.GreaterOrEqual(t, len(told), 200)
+			require.GreaterOrEqual(t, len(honest), 200)
+			require.GreaterOrEqual(t, precision, 0.98)
+			require.GreaterOrEqual(t, recall, 0.98)
+			require.Less(t, aside, 0.1)
+		})
+	}
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/mcpgym/mcpgym/envs"
 )
 
-// Component computes one part of a score from a record. Score returns a value in [0, 1] and a reason that a person can
-// read, or nil where the part cannot be scored: then the episode has no score at all, which is not 0.
+// Component computes one part of a score from a record. Score returns the part's score in [0, 1], a reason that a person can
+// read, and what it has counted, if anything. Without a score the part cannot be scored: then the episode has no score at
+// all, which is not 0.
 type Component struct {
 	Name   string
 	Kind   envs.PartKind
 	Weight float64
-	Score  func(t *envs.Trajectory) (score *float64, reason string, err error)
+	Score  func(t *envs.Trajectory) (envs.Part, error)
 }
 
 // Sum is the reward that adds components up.
@@ -58,13 +59,14 @@ func (s Sum) Validate() error {
 // Score computes all parts and their total. The error wraps envs.ErrUnscored where a part has no score; the parts are
 // returned all the same.
 func (s Sum) Score(t *envs.Trajectory) (envs.Score, error) {
-	var out envs.Score
+	out := envs.Score{Parts: make([]envs.Part, 0, len(s))}
 	for _, c := range s {
-		v, reason, err := c.Score(t)
+		p, err := c.Score(t)
 		if err != nil {
 			return out, fmt.Errorf("reward part %s: %w", c.Name, err)
 		}
-		out.Parts = append(out.Parts, envs.Part{Name: c.Name, Kind: c.Kind, Weight: c.Weight, Score: v, Reason: reason})
+		p.Name, p.Kind, p.Weight = c.Name, c.Kind, c.Weight
+		out.Parts = append(out.Parts, p)
 	}
 	var err error
 	out.Success, out.Value, err = Total(out.Parts)
@@ -100,19 +102,21 @@ func Total(parts []envs.Part) (success bool, value float64, err error) {
 	return success, value + 0, nil // + 0 turns -0 into 0
 }
 
-func scored(v float64, format string, args ...any) (*float64, string, error) {
-	return &v, fmt.Sprintf(format, args...), nil
+func scored(v float64, format string, args ...any) (envs.Part, error) {
+	return envs.Part{Score: &v, Reason: fmt.Sprintf(format, args...)}, nil
 }
 
 // ValidCalls credits the share of calls that could be read and fitted their tool's schema.
 func ValidCalls(weight float64) Component {
-	return Component{"valid_calls", envs.Credit, weight, func(t *envs.Trajectory) (*float64, string, error) {
+	return Component{"valid_calls", envs.Credit, weight, func(t *envs.Trajectory) (envs.Part, error) {
 		all, bad := 0, 0
-		for _, r := range t.Results() {
-			all++
-			switch r.Status {
-			case envs.StatusUnknown, envs.StatusMalformed, envs.StatusInvalid:
-				bad++
+		for _, s := range t.Steps {
+			for _, r := range s.Observation.Results {
+				all++
+				switch r.Status {
+				case envs.StatusUnknown, envs.StatusMalformed, envs.StatusInvalid:
+					bad++
+				}
 			}
 		}
 		if all == 0 {
@@ -124,8 +128,8 @@ func ValidCalls(weight float64) Component {
 
 // Efficiency credits few calls: the calls of the gold solution divided by the calls made, at most 1.
 func Efficiency(weight float64) Component {
-	return Component{"efficiency", envs.Credit, weight, func(t *envs.Trajectory) (*float64, string, error) {
-		n := len(t.Results())
+	return Component{"efficiency", envs.Credit, weight, func(t *envs.Trajectory) (envs.Part, error) {
+		n := countResults(t)
 		if n <= t.Task.Par {
 			return scored(1, "%d calls, gold makes %d", n, t.Task.Par)
 		}
@@ -136,22 +140,43 @@ func Efficiency(weight float64) Component {
 // hallucinations at which the penalty is full.
 const fullHallucination = 5
 
-// Hallucination is the penalty for tools that do not exist and for parameters that a tool's schema does not know. Each costs
-// a fifth of the weight, up to all of it.
+// Hallucination is the penalty for what an agent makes up, in three counts that the part keeps apart: "tools", calls of tools
+// that do not exist; "arguments", parameters that the called tool's schema does not know, and references to what no prompt or
+// observation holds (InventedReferences); "claims", values of the final answer that do not follow from what the agent saw
+// (UnsupportedClaims). Each costs a fifth of the weight, up to all of it.
 func Hallucination(weight float64) Component {
-	return Component{"hallucination", envs.Penalty, weight, func(t *envs.Trajectory) (*float64, string, error) {
-		tools, params := Hallucinated(t)
-		return scored(min(1, float64(tools+params)/fullHallucination), "%d invented tools, %d invented parameters", tools, params)
+	return Component{"hallucination", envs.Penalty, weight, func(t *envs.Trajectory) (envs.Part, error) {
+		tools, args := 0, 0
+		for _, s := range t.Steps {
+			for _, r := range s.Observation.Results {
+				if r.Status == envs.StatusUnknown {
+					tools++
+				}
+				args += len(r.Unknown)
+			}
+		}
+		refs, claims := InventedReferences(t), UnsupportedClaims(t)
+		args += len(refs)
+		n := tools + args + len(claims)
+		if n == 0 {
+			return scored(0, "nothing is made up")
+		}
+		reason := fmt.Sprintf("%d invented tools, %d invented arguments, %d unsupported claims", tools, args, len(claims))
+		if len(refs) > 0 {
+			reason += fmt.Sprintf("; %.60q stands nowhere before its call", refs[0])
+		}
+		if len(claims) > 0 {
+			reason += fmt.Sprintf("; claim %.60q: %s", claims[0].Text, claims[0].Reason)
+		}
+		part, err := scored(min(1, float64(n)/fullHallucination), "%s", reason)
+		part.Counts = map[string]int{"tools": tools, "arguments": args, "claims": len(claims)}
+		return part, err
 	}}
 }
 
-// Hallucinated counts calls of tools that do not exist, and parameters that the called tool's schema does not know.
-func Hallucinated(t *envs.Trajectory) (tools, params int) {
-	for _, r := range t.Results() {
-		if r.Status == envs.StatusUnknown {
-			tools++
-		}
-		params += len(r.Unknown)
+func countResults(t *envs.Trajectory) (n int) {
+	for _, s := range t.Steps {
+		n += len(s.Observation.Results)
 	}
-	return tools, params
+	return n
 }

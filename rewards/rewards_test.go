@@ -24,8 +24,8 @@ import (
 
 // fixed is a component whose score is known.
 func fixed(name string, kind envs.PartKind, weight float64, score *float64) rewards.Component {
-	return rewards.Component{Name: name, Kind: kind, Weight: weight, Score: func(*envs.Trajectory) (*float64, string, error) {
-		return score, "fixed", nil
+	return rewards.Component{Name: name, Kind: kind, Weight: weight, Score: func(*envs.Trajectory) (envs.Part, error) {
+		return envs.Part{Score: score, Reason: "fixed"}, nil
 	}}
 }
 
@@ -144,7 +144,7 @@ func TestSum(t *testing.T) {
 			require.False(t, math.Signbit(score.Value) && score.Value == 0, "-0")
 			require.Len(t, score.Parts, len(c.sum))
 			for i, p := range score.Parts {
-				v, reason, _ := c.sum[i].Score(nil)
+				v, reason, _ := scoreOf(c.sum[i], nil)
 				require.Equal(t, envs.Part{Name: c.sum[i].Name, Kind: c.sum[i].Kind, Weight: c.sum[i].Weight, Score: v, Reason: reason}, p)
 			}
 		})
@@ -176,8 +176,8 @@ func TestSumErrors(t *testing.T) {
 	}
 	t.Run("a part fails", func(t *testing.T) {
 		cause := errors.New("unreadable")
-		_, err := rewards.Sum{{Name: "state", Kind: envs.Gate, Weight: 1, Score: func(*envs.Trajectory) (*float64, string, error) {
-			return nil, "", cause
+		_, err := rewards.Sum{{Name: "state", Kind: envs.Gate, Weight: 1, Score: func(*envs.Trajectory) (envs.Part, error) {
+			return envs.Part{}, cause
 		}}}.Score(&envs.Trajectory{})
 		require.ErrorIs(t, err, cause)
 		require.ErrorContains(t, err, "state")
@@ -231,17 +231,40 @@ func TestParts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := record("", "done", c.results...)
 			r.Task.Par = c.par
-			score, reason, err := c.part.Score(r)
+			part, err := c.part.Score(r)
 			require.NoError(t, err)
-			require.InDelta(t, c.want, *score, 1e-12, reason)
-			require.NotEmpty(t, reason)
+			require.InDelta(t, c.want, *part.Score, 1e-12, part.Reason)
+			require.NotEmpty(t, part.Reason)
 		})
 	}
 	require.Equal(t, envs.Credit, rewards.ValidCalls(0.1).Kind)
 	require.Equal(t, envs.Credit, rewards.Efficiency(0.1).Kind)
 	require.Equal(t, envs.Penalty, rewards.Hallucination(0.5).Kind)
-	tools, params := rewards.Hallucinated(record("", "", append(results(2, envs.StatusUnknown), invented, extra)...))
-	require.Equal(t, [2]int{2, 3}, [2]int{tools, params})
+	part, err := rewards.Hallucination(0.5).Score(record("", "", append(results(2, envs.StatusUnknown), invented, extra)...))
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"tools": 2, "arguments": 3, "claims": 0}, part.Counts)
+}
+
+// What a part is decides what it may do: a gate that became a credit would open every door.
+func TestKinds(t *testing.T) {
+	for _, c := range []struct {
+		part rewards.Component
+		name string
+		kind envs.PartKind
+	}{
+		{rewards.Answer(0.25), "answer", envs.Gate},
+		{rewards.Assertions(0.25), "assertions", envs.Gate},
+		{rewards.Collateral(0.25), "collateral", envs.Gate},
+		{rewards.Reported(0.25), "reported", envs.Gate},
+		{rewards.ValidCalls(0.25), "valid_calls", envs.Credit},
+		{rewards.Efficiency(0.25), "efficiency", envs.Credit},
+		{rewards.Format(0.25), "format", envs.Credit},
+		{rewards.Hallucination(0.25), "hallucination", envs.Penalty},
+	} {
+		require.Equal(t, c.name, c.part.Name)
+		require.Equal(t, c.kind, c.part.Kind, c.name)
+		require.Equal(t, 0.25, c.part.Weight, c.name)
+	}
 }
 
 // cities is a world with one tool that knows the weather in two cities.
@@ -316,19 +339,19 @@ func partScore(t *testing.T, s *envs.Score, name string) float64 {
 }
 
 func TestCasesReward(t *testing.T) {
-	// No part judges claims in prose; what is shown here is that they earn nothing.
 	t.Run("C161", func(t *testing.T) {
 		for _, text := range []string{"I checked: 21.4 C", "I checked.\nANSWER: 21.4 C"} {
 			s := play(t, start(t, citySpec(t), parisTask), say(text)).Score
 			require.Zero(t, partScore(t, s, "answer"), text)
 			require.False(t, s.Success)
-			require.LessOrEqual(t, s.Value, 0.0)
+			require.Positive(t, partScore(t, s, "hallucination"), "a penalty")
+			require.Negative(t, s.Value)
 		}
 	})
 	t.Run("C162/a", func(t *testing.T) {
 		s := play(t, start(t, citySpec(t), parisTask), say("It is 21.4 C in Paris.\nANSWER: 21.4 C")).Score
 		require.Zero(t, partScore(t, s, "answer"))
-		require.Zero(t, s.Value)
+		require.Equal(t, -0.1, s.Value, "nothing earned, one claim made up")
 	})
 	t.Run("C162/b", func(t *testing.T) {
 		spec := citySpec(t)
@@ -337,7 +360,7 @@ func TestCasesReward(t *testing.T) {
 		require.Contains(t, seen.Observation.Results[0].Text, "21.4")
 		s := play(t, mine, say("ANSWER: 21.4 C")).Score
 		require.Zero(t, partScore(t, s, "answer"))
-		require.Zero(t, s.Value)
+		require.Equal(t, -0.1, s.Value)
 		s = play(t, other, say("ANSWER: 21.4 C")).Score
 		require.Equal(t, 1.0, s.Value, "the session that called")
 	})
@@ -361,8 +384,7 @@ func TestCasesReward(t *testing.T) {
 		require.True(t, step.Observation.Results[0].IsError)
 		require.Contains(t, step.Observation.Results[0].Text, "get_weather")
 		s := play(t, e, call("get_weather", `{"city":"Paris"}`), say("ANSWER: 21.4")).Score
-		tools, params := rewards.Hallucinated(e.Trajectory())
-		require.Equal(t, [2]int{1, 0}, [2]int{tools, params})
+		require.Equal(t, map[string]int{"tools": 1, "arguments": 0, "claims": 0}, s.Parts[3].Counts)
 		require.Equal(t, 0.2, partScore(t, s, "hallucination"))
 		require.True(t, s.Success)
 		require.Equal(t, 0.8, s.Value) // 0.8 + 0.1/2 + 0.1/2 - 0.5/5
@@ -375,9 +397,8 @@ func TestCasesReward(t *testing.T) {
 			require.Equal(t, "search_web", r.Name)
 			require.Equal(t, envs.StatusUnknown, r.Status)
 		}
-		tools, _ := rewards.Hallucinated(e.Trajectory())
-		require.Equal(t, 2, tools)
-		require.Equal(t, -0.2, s.Value)
+		require.Equal(t, map[string]int{"tools": 2, "arguments": 0, "claims": 1}, s.Parts[3].Counts, "and 21.4 was never seen")
+		require.Equal(t, -0.3, s.Value)
 	})
 	t.Run("C168", func(t *testing.T) {
 		spec, err := weather.Spec()

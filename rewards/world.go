@@ -4,41 +4,48 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 
 	"github.com/mcpgym/mcpgym/envs"
 )
 
-// Assertions is the gate for what the verifier has asked the world at the end: every answer must be the wanted one. Rows are
-// compared as Rows does, without an order. A task that asserts nothing passes; a world that the agent has ended does not.
+// Assertions is the gate for what the verifier has asked the world at the end: every answer must be the wanted one. Rows (a
+// list of lists) are compared as Rows does, in order only where the assertion says so. All else must be equal as JSON: a text
+// in every byte, its line ends too, and a number by its value, which is no text. Reports are not looked at. A task that asserts
+// nothing passes; a world that the agent has ended does not.
 func Assertions(weight float64) Component {
-	return Component{"assertions", envs.Gate, weight, func(t *envs.Trajectory) (*float64, string, error) {
-		asked := t.Task.Assertions
+	return Component{"assertions", envs.Gate, weight, func(t *envs.Trajectory) (envs.Part, error) {
+		asked, held := t.Task.Assertions, 0
 		switch {
-		case len(asked) == 0:
+		case !slices.ContainsFunc(asked, func(a envs.Assertion) bool { return !a.Report }):
 			return scored(1, "nothing is asserted")
 		case t.End == envs.EndKilled:
 			return scored(0, "the sandbox is gone")
 		case len(t.Probes) != len(asked):
-			return nil, fmt.Sprintf("%d of %d questions were answered", len(t.Probes), len(asked)), nil
+			return envs.Part{Reason: fmt.Sprintf("%d of %d questions were answered", len(t.Probes), len(asked))}, nil
 		}
 		for i, a := range asked {
+			if a.Report {
+				continue
+			}
 			if err := t.Probes[i].Err; err != "" { // the agent can cause this: it has dropped a table, say
 				return scored(0, "assertion %d: %s", i, err)
 			}
-			same, err := sameAnswer(a.Want, t.Probes[i].Value)
+			same, err := sameAnswer(a, t.Probes[i].Value)
 			if err != nil {
-				return nil, "", fmt.Errorf("assertion %d: %w", i, err)
+				return envs.Part{}, fmt.Errorf("assertion %d: %w", i, err)
 			}
 			if !same {
 				return scored(0, "assertion %d: the world has %.200s, wanted is %.200s", i, t.Probes[i].Value, a.Want)
 			}
+			held++
 		}
-		return scored(1, "%d of %d hold", len(asked), len(asked))
+		return scored(1, "%d of %d hold", held, held)
 	}}
 }
 
-func sameAnswer(want, got []byte) (bool, error) {
-	w, err := envs.DecodeJSON(want)
+func sameAnswer(a envs.Assertion, got []byte) (bool, error) {
+	w, err := envs.DecodeJSON(a.Want)
 	if err != nil {
 		return false, fmt.Errorf("read the wanted answer: %w", err)
 	}
@@ -49,7 +56,7 @@ func sameAnswer(want, got []byte) (bool, error) {
 	gold, isRows := asRows(w)
 	rows, are := asRows(g)
 	if isRows && are {
-		return Rows{Gold: gold}.Match(rows)
+		return Rows{Gold: gold, Ordered: a.Ordered}.Match(rows)
 	}
 	return bytes.Equal(envs.Canonical(w), envs.Canonical(g)), nil
 }
@@ -72,12 +79,12 @@ func asRows(v any) ([][]any, bool) {
 // Collateral is the gate for what the agent has changed: each difference of the world's state against its start must match
 // one of Task.Allow as a whole. A world with more differences than its state lists has changed too much.
 func Collateral(weight float64) Component {
-	return Component{"collateral", envs.Gate, weight, func(t *envs.Trajectory) (*float64, string, error) {
+	return Component{"collateral", envs.Gate, weight, func(t *envs.Trajectory) (envs.Part, error) {
 		switch {
 		case t.End == envs.EndKilled:
 			return scored(0, "the sandbox is gone")
 		case t.State == nil:
-			return nil, "the world shows no state", nil
+			return envs.Part{Reason: "the world shows no state"}, nil
 		case t.State.More > 0:
 			return scored(0, "%d differences", len(t.State.Diff)+t.State.More)
 		case len(t.State.Diff) == 0:
@@ -96,7 +103,7 @@ func Collateral(weight float64) Component {
 			}
 			re, err := regexp.Compile(`^(?s:` + a + `)$`)
 			if err != nil {
-				return nil, "", fmt.Errorf("allowed difference %d: %w", i, err)
+				return envs.Part{}, fmt.Errorf("allowed difference %d: %w", i, err)
 			}
 			allow = append(allow, re)
 		}

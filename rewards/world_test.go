@@ -75,8 +75,14 @@ func TestRows(t *testing.T) {
 }
 
 // one scores a record by one component: -1 stands for not scored.
+// scoreOf gives what a component says of a record.
+func scoreOf(c rewards.Component, tr *envs.Trajectory) (score *float64, reason string, err error) {
+	p, err := c.Score(tr)
+	return p.Score, p.Reason, err
+}
+
 func one(t *testing.T, c rewards.Component, tr *envs.Trajectory) (float64, string) {
-	score, reason, err := c.Score(tr)
+	score, reason, err := scoreOf(c, tr)
 	require.NoError(t, err)
 	if score == nil {
 		return -1, reason
@@ -100,6 +106,25 @@ func TestAssertions(t *testing.T) {
 		{"no rows", `[]`, answer(`[]`), envs.EndAnswer, 1},
 		{"rows where none are wanted", `[]`, answer(`[[1]]`), envs.EndAnswer, 0},
 		{"rows in another order", `[[1,"a"],[2,"b"]]`, answer(`[[2,"b"],[1,"a"]]`), envs.EndAnswer, 1},
+		{"a row too many", `[[1,"a"],[2,"b"]]`, answer(`[[1,"a"],[2,"b"],[3,"c"]]`), envs.EndAnswer, 0},
+		{"a row too few", `[[1,"a"],[2,"b"]]`, answer(`[[1,"a"]]`), envs.EndAnswer, 0},
+		{"a list that is no row", `["a","b"]`, answer(`["a","b"]`), envs.EndAnswer, 1},
+		{"a list that is no row, in another order", `["a","b"]`, answer(`["b","a"]`), envs.EndAnswer, 0},
+		{"a file", `"one\ntwo\n"`, answer(`"one\u000atwo\n"`), envs.EndAnswer, 1},
+		{"a file with other line ends", `"one\ntwo\n"`, answer(`"one\r\ntwo\r\n"`), envs.EndAnswer, 0},
+		{"a file without its last line end", `"one\ntwo\n"`, answer(`"one\ntwo"`), envs.EndAnswer, 0},
+		{"a file with one line end more", `"one\ntwo\n"`, answer(`"one\ntwo\n\n"`), envs.EndAnswer, 0},
+		{"a file in another case", `"one"`, answer(`"One"`), envs.EndAnswer, 0},
+		{"a file of decomposed letters", `"M\u00e1laga"`, answer(`"Ma\u0301laga"`), envs.EndAnswer, 0},
+		{"an empty file", `""`, answer(`""`), envs.EndAnswer, 1},
+		{"an empty file is not nothing", `""`, answer(`null`), envs.EndAnswer, 0},
+		{"an exit code", `0`, answer(`0`), envs.EndAnswer, 1},
+		{"an exit code written otherwise", `0`, answer(`-0.0`), envs.EndAnswer, 1},
+		{"another exit code", `0`, answer(`1`), envs.EndAnswer, 0},
+		{"an exit code as text", `0`, answer(`"0"`), envs.EndAnswer, 0},
+		{"no exit code", `0`, answer(`null`), envs.EndAnswer, 0},
+		{"an exit code is no word", `0`, answer(`false`), envs.EndAnswer, 0},
+		{"large numbers", `9007199254740993`, answer(`9007199254740992`), envs.EndAnswer, 0},
 		{"a row twice", `[[1,"a"],[2,"b"]]`, answer(`[[1,"a"],[1,"a"]]`), envs.EndAnswer, 0},
 		{"the table is gone", `17`, sandboxes.Answer{Err: `relation "orders" does not exist`}, envs.EndAnswer, 0},
 		{"the sandbox is gone", `17`, answer(`17`), envs.EndKilled, 0},
@@ -111,14 +136,31 @@ func TestAssertions(t *testing.T) {
 			require.NotEmpty(t, reason)
 		})
 	}
+	for got, want := range map[string]float64{`[[1,"a"],[2,"b"],[2,"b"]]`: 1, `[[1.0,"a"],[2,"b"],[2,"b"]]`: 1, `[[2,"b"],[1,"a"],[2,"b"]]`: 0, `[[2,"b"],[2,"b"],[1,"a"]]`: 0, `[[1,"a"],[2,"b"]]`: 0, `[]`: 0} {
+		ordered := envs.Assertion{Want: json.RawMessage(`[[1,"a"],[2,"b"],[2,"b"]]`), Ordered: true}
+		score, reason := one(t, rewards.Assertions(1), &envs.Trajectory{End: envs.EndAnswer, Probes: []sandboxes.Answer{answer(got)}, Task: envs.Task{Assertions: []envs.Assertion{ordered}}})
+		require.Equal(t, want, score, "%s: %s", got, reason)
+	}
+	// Each question counts, and has its own answer; a report is not asserted.
+	mixed := &envs.Trajectory{End: envs.EndAnswer, Task: envs.Task{Assertions: []envs.Assertion{{Report: true}, {Want: json.RawMessage(`1`)}, {Want: json.RawMessage(`2`)}}}}
+	for _, c := range []struct {
+		second, third string
+		want          float64
+	}{{`1`, `2`, 1}, {`2`, `2`, 0}, {`1`, `1`, 0}, {`2`, `1`, 0}} {
+		mixed.Probes = []sandboxes.Answer{{Err: "no report"}, answer(c.second), answer(c.third)}
+		score, reason := one(t, rewards.Assertions(1), mixed)
+		require.Equal(t, c.want, score, reason)
+	}
 	score, _ := one(t, rewards.Assertions(1), &envs.Trajectory{})
 	require.Equal(t, 1.0, score, "nothing is asserted")
+	score, _ = one(t, rewards.Assertions(1), &envs.Trajectory{Task: envs.Task{Assertions: mixed.Task.Assertions[:1]}})
+	require.Equal(t, 1.0, score, "nothing is asserted beside a report")
 	unanswered := &envs.Trajectory{End: envs.EndAnswer, Task: envs.Task{Assertions: []envs.Assertion{{Want: json.RawMessage(`1`)}}}}
 	score, _ = one(t, rewards.Assertions(1), unanswered)
 	require.Equal(t, -1.0, score)
 	unanswered.Probes = []sandboxes.Answer{answer(`1`)}
 	unanswered.Task.Assertions[0].Want = nil
-	_, _, err := rewards.Assertions(1).Score(unanswered)
+	_, _, err := scoreOf(rewards.Assertions(1), unanswered)
 	require.ErrorContains(t, err, "assertion 0: read the wanted answer")
 	require.False(t, errors.Is(err, envs.ErrUnscored))
 }
@@ -145,7 +187,7 @@ func TestCollateral(t *testing.T) {
 			require.Equal(t, c.score, score, reason)
 		})
 	}
-	_, _, err := rewards.Collateral(1).Score(&envs.Trajectory{State: &sandboxes.State{Diff: []string{"x"}}, Task: envs.Task{Allow: []string{"("}}})
+	_, _, err := scoreOf(rewards.Collateral(1), &envs.Trajectory{State: &sandboxes.State{Diff: []string{"x"}}, Task: envs.Task{Allow: []string{"("}}})
 	require.ErrorContains(t, err, "allowed difference 0")
 }
 

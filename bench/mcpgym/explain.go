@@ -111,4 +111,13 @@ func showScore(w io.Writer, e bench.Explanation) {
 		}
 		fmt.Fprintf(w, "  step %d, call %d, %s: %s\n", c.Step, c.Call, c.Tool, why)
 	}
+	if len(e.References)+len(e.Claims) > 0 {
+		fmt.Fprintln(w, "\nmade up")
+	}
+	for _, r := range e.References {
+		fmt.Fprintf(w, "  reference %.60q: stands nowhere before its call\n", r)
+	}
+	for _, c := range e.Claims {
+		fmt.Fprintf(w, "  claim %.60q: %s\n", c.Text, c.Reason)
+	}
 }

@@ -24,7 +24,7 @@ part           kind     weight  score  earned  reason
 answer         gate      0.800  1.000  +0.800  right, and shown by the results
 valid_calls    credit    0.100  1.000  +0.100  1 of 1 calls valid
 efficiency     credit    0.100  1.000  +0.100  1 calls, gold makes 1
-hallucination  penalty   0.500  0.000  +0.000  0 invented tools, 0 invented parameters
+hallucination  penalty   0.500  0.000  +0.000  nothing is made up
 reward 1.000, success
 
 the right answer follows from

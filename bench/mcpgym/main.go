@@ -209,10 +209,11 @@ type summary struct {
 	Success       float64        `json:"success"` // passes by planned episodes
 	Interval      [2]float64     `json:"success_95"`
 	PassHat       []float64      `json:"pass_hat_k"`
-	Reward        *float64       `json:"reward"` // mean over scored episodes, null without any
-	Hallucination float64        `json:"hallucination"`
+	Reward        *float64       `json:"reward"`        // mean over scored episodes, null without any
+	Hallucination bench.Made     `json:"hallucination"` // means an episode
 	Turns         float64        `json:"turns"`
 	ToolErrors    float64        `json:"tool_errors"`
+	Founding      *float64       `json:"founding,omitempty"` // by the founding formula, to compare with
 	Families      map[string]any `json:"families"`
 	Seconds       *float64       `json:"seconds,omitempty"`
 }
@@ -223,7 +224,7 @@ func summarise(row bench.Row) summary {
 		families[f.Family] = map[string]int{"planned": f.Planned, "passes": f.Passes}
 	}
 	return summary{Env: row.Env, Policy: row.Policy, Split: row.Split, Ranked: row.Ranked, Seed: row.Seed, Episodes: row.Planned, Trials: row.Trials, Void: row.Void, Success: row.Pass1,
-		Interval: [2]float64{row.Interval.Lo, row.Interval.Hi}, PassHat: row.PassHat, Reward: row.MeanReward, Hallucination: row.Hallucination, Turns: row.Turns, ToolErrors: row.ToolErrors, Families: families}
+		Interval: [2]float64{row.Interval.Lo, row.Interval.Hi}, PassHat: row.PassHat, Reward: row.MeanReward, Hallucination: row.Hallucination, Turns: row.Turns, ToolErrors: row.ToolErrors, Founding: row.Founding, Families: families}
 }
 
 func runCommand() *cobra.Command {

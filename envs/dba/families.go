@@ -175,9 +175,11 @@ func report(d *draft) bool {
 		d.evidence = append(d.evidence, []rewards.Fact{{Tool: "run_linter", Has: map[string]any{"rule": f.rule, "table": f.table}}})
 	}
 	slices.Sort(rules)
-	rules = slices.Compact(rules)
-	d.answer = append(d.answer, rewards.Value{Kind: "text", Value: strings.Join(rules, ", "), Accept: []string{strings.Join(rules, ",")}},
-		rewards.Value{Kind: "number", Value: fmt.Sprint(len(found))})
+	names := rewards.Value{Kind: "list"}
+	for _, r := range slices.Compact(rules) {
+		names.Items = append(names.Items, rewards.Value{Kind: "text", Value: r})
+	}
+	d.answer = append(d.answer, names, rewards.Value{Kind: "number", Value: fmt.Sprint(len(found))})
 	d.turn()
 	what := d.extra(file)
 	return d.ask([]string{

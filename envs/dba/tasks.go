@@ -86,11 +86,7 @@ func (d *draft) task(id, family string) envs.Task {
 	for _, line := range d.lines() {
 		t.Allow = append(t.Allow, regexp.QuoteMeta("postgres: "+line))
 	}
-	values := make([]string, len(d.answer))
-	for i, v := range d.answer {
-		values[i] = v.Value
-	}
-	t.Solution = append(t.Solution, envs.Action{Text: "ANSWER: " + strings.Join(values, "; ")})
+	t.Solution = append(t.Solution, envs.Action{Text: rewards.AnswerLine(d.answer)})
 	return t
 }
 

@@ -133,8 +133,14 @@ func (w *world) amounts(key func(event) int, ok func(event) bool) map[int]int {
 func top(d *draft) bool {
 	p, st, n := d.period(6, 18), d.state(), d.IntN(3)
 	sums := d.w.amounts(func(e event) int { return e.party }, func(e event) bool { return e.state == st && p.holds(d.w.day(e)) })
-	list, ok := ranked(d.w.parties, n, func(p party) int { return sums[p.id] })
-	if !ok || sums[list[n].id] == 0 || !d.w.named(list[n]) {
+	var list []party
+	for i := range n + 1 { // no ties above either: what is third does not depend on how places are counted
+		var ok bool
+		if list, ok = ranked(d.w.parties, i, func(p party) int { return sums[p.id] }); !ok {
+			return false
+		}
+	}
+	if sums[list[n].id] == 0 || !d.w.named(list[n]) {
 		return false
 	}
 	d.look("event", "party")
@@ -398,7 +404,7 @@ func average(d *draft) bool {
 	}
 	d.look("event")
 	d.query(fmt.Sprintf("SELECT round(avg([e.amount]), 2) FROM [event] e WHERE [e.state] = '%s' AND %s", st, p.sql()))
-	d.need(rewards.Value{Kind: "number", Value: euros((2*sum + n) / (2 * n)), Tol: "0.005", Unit: "euros"}, "event")
+	d.need(rewards.Value{Kind: "number", Value: euros((2*sum + n) / (2 * n)), Tol: "0.005", Unit: "EUR"}, "event")
 	return d.ask([]string{
 		"What is the average {amount} of the {st} {events} {placed} {period}, in euros rounded to two decimals?{zone}",
 		"Average {amount} in euros, to two decimals, of {events} that are {st} and were {placed} {period}?{zone}",

@@ -96,11 +96,7 @@ func (d *draft) task(id, family string, w sandboxes.World) envs.Task {
 		panic(err) // plain strings and numbers
 	}
 	t.Want = want
-	values := make([]string, len(d.answer))
-	for i, v := range d.answer {
-		values[i] = v.Value
-	}
-	t.Solution = append(t.Solution, envs.Action{Text: "ANSWER: " + strings.Join(values, "; ")})
+	t.Solution = append(t.Solution, envs.Action{Text: rewards.AnswerLine(d.answer)})
 	return t
 }
 
@@ -201,7 +197,7 @@ func (d *draft) number(n int, roles ...string) {
 }
 
 func (d *draft) euros(cents int, roles ...string) {
-	d.need(rewards.Value{Kind: "number", Value: euros(cents), Unit: "euros"}, roles...)
+	d.need(rewards.Value{Kind: "number", Value: euros(cents), Unit: "EUR"}, roles...)
 }
 
 func (d *draft) text(s string, roles ...string) {
@@ -214,7 +210,7 @@ func (d *draft) date(t time.Time, roles ...string) {
 
 // noData is the answer where the data cannot say; a fact of the group must show that the agent has looked.
 func (d *draft) noData(group ...rewards.Fact) {
-	d.answer = append(d.answer, rewards.Value{Kind: "text", Value: "no data", Accept: []string{"none", "unknown", "not available", "n/a", "no answer"}})
+	d.answer = append(d.answer, rewards.NoData())
 	d.evidence = append(d.evidence, group)
 }
 

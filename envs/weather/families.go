@@ -347,7 +347,7 @@ func offline(d *draft) bool {
 	d.search(s)
 	d.call("get_current", map[string]any{"station_id": s.ID})
 	d.need(fact("", "station_id", s.ID, "status", "offline"))
-	d.answer = []rewards.Value{noData}
+	d.answer = []rewards.Value{rewards.NoData()}
 	_, word, _ := d.field("temperature", "humidity_pct", "pressure_hpa", "wind_speed")
 	return d.ask([]string{
 		"What is the {word} in {city}, {country} right now?",
@@ -391,7 +391,7 @@ func unanswerable(d *draft) bool {
 		any = append(any, fact(tool, "station_id", s.ID))
 	}
 	d.need(any...)
-	d.answer = []rewards.Value{noData}
+	d.answer = []rewards.Value{rewards.NoData()}
 	what := strings.Fields("pollen-count UV-index snow-depth water-temperature visibility ozone-level soil-moisture tide-height")
 	return d.ask([]string{
 		"What is the {what} in {city}, {country} right now?",

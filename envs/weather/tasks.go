@@ -56,14 +56,10 @@ func (d *draft) task(id, family string, seed uint64) envs.Task {
 		panic(err) // plain strings and numbers
 	}
 	t := envs.Task{ID: id, Family: family, Prompt: d.prompt, World: sandboxes.World{Seed: seed}, Want: want, Par: len(d.calls)}
-	values := make([]string, len(d.answer))
-	for i, v := range d.answer {
-		values[i] = v.Value
-	}
 	for _, c := range d.calls {
 		t.Solution = append(t.Solution, envs.Action{Calls: []envs.Call{c}})
 	}
-	t.Solution = append(t.Solution, envs.Action{Text: "ANSWER: " + strings.Join(values, "; ")})
+	t.Solution = append(t.Solution, envs.Action{Text: rewards.AnswerLine(d.answer)})
 	return t
 }
 
@@ -167,8 +163,6 @@ func number(q fmt.Stringer, unit string) rewards.Value {
 
 func text(s string) rewards.Value { return rewards.Value{Kind: "text", Value: s} }
 func date(s string) rewards.Value { return rewards.Value{Kind: "date", Value: s} }
-
-var noData = rewards.Value{Kind: "text", Value: "no data", Accept: []string{"none", "unknown", "not available", "n/a", "no answer"}}
 
 // Choices.
 

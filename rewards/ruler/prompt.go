@@ -151,8 +151,8 @@ func user(ts []transcript, ids []string, limit int) string {
 	}
 	task := ts[0].of.Task
 	part("THE TASK", entry{textKey: "task", text: task.Prompt})
-	if task.System != "" {
-		part("WHAT THE AGENT IS TOLD BESIDE IT", entry{textKey: "system", text: task.System})
+	if told := ts[0].of.System; told != "" {
+		part("WHAT THE AGENT IS TOLD BESIDE IT", entry{textKey: "system", text: told})
 	}
 	same := !slices.ContainsFunc(ts, func(t transcript) bool { return !slices.Equal(t.tools, ts[0].tools) })
 	if same {

@@ -205,8 +205,8 @@ func (r Ruler) validate(group []*envs.Trajectory) error {
 		if t == nil {
 			return fmt.Errorf("trajectory %d is nil", i)
 		}
-		if first := group[0].Task; t.Task.ID != first.ID || t.Task.Prompt != first.Prompt || t.Task.System != first.System {
-			return fmt.Errorf("trajectory %d is of task %s, the first of %s: only attempts at one task can be compared", i, t.Task.ID, first.ID)
+		if first := group[0]; t.Task.ID != first.Task.ID || t.Task.Prompt != first.Task.Prompt || t.System != first.System {
+			return fmt.Errorf("trajectory %d is of task %s, the first of %s: only attempts at one task can be compared", i, t.Task.ID, first.Task.ID)
 		}
 	}
 	return nil

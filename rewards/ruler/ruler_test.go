@@ -327,7 +327,7 @@ func prompt(t *testing.T, g []*envs.Trajectory) Prompt {
 
 func TestPrompt(t *testing.T) {
 	g := group(3)
-	g[2].Task.System, g[1].Task.System, g[0].Task.System = "Be brief.", "Be brief.", "Be brief."
+	g[2].System, g[1].System, g[0].System = "Be brief.", "Be brief.", "Be brief."
 	p := prompt(t, g)
 	byID := map[string]string{}
 	for _, s := range p.Shown {
@@ -409,7 +409,7 @@ func TestInjection(t *testing.T) {
 		long := attempt(0, strings.Repeat(bad, 200), "y")
 		g := []*envs.Trajectory{beggar, long, attempt(0.8, "25", "25 degrees")}
 		for _, one := range g {
-			one.Task.Prompt, one.Task.System = bad, bad
+			one.Task.Prompt, one.System = bad, bad
 		}
 		judge := stub(func(p Prompt, _ int, one *envs.Trajectory) float64 {
 			require.NotRegexp(t, `[<>\x00\x{85}\x{2028}\x{2029}\x{7f}]`, p.User)
