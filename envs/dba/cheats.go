@@ -6,21 +6,28 @@ import (
 	"strings"
 
 	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/policies/redteam"
 	"github.com/mcpgym/mcpgym/rewards"
 )
 
-// cheats gives a third of the ways around the work of a task, by turns: an episode that writes costs a database.
+// cheats gives a quarter of the ways around the work of a task, and some of those that there are in any database, by turns: an
+// episode that writes costs a database.
 func cheats(task envs.Task) (some []envs.Cheat) {
 	c, err := open(task.World)
 	if err != nil {
 		panic(err) // a task of this environment
 	}
 	for i, cheat := range allCheats(task, c) {
-		if c.ReadOnly || (uint64(i)+task.World.Seed)%3 == 0 {
+		if c.ReadOnly || (uint64(i)+task.World.Seed)%4 == 0 {
 			some = append(some, cheat)
 		}
 	}
-	return some
+	n := 24
+	if !c.ReadOnly {
+		n = 7
+	}
+	some = append(some, redteam.Share(task, n, redteam.SQL(task, "query_database"))...)
+	return append(some, redteam.Share(task, 82, redteam.SlowSQL(task, "query_database"))...)
 }
 
 // allCheats lists the ways around the work of a task. Each sees all evidence that the gold solution sees, before or after.
@@ -115,15 +122,7 @@ func spelt(task envs.Task) []envs.Action {
 }
 
 func querying(statements ...string) envs.Action {
-	var a envs.Action
-	for i, s := range statements {
-		raw, err := json.Marshal(map[string]string{"sql": s})
-		if err != nil {
-			panic(err) // plain strings
-		}
-		a.Calls = append(a.Calls, envs.Call{ID: fmt.Sprintf("call_%d", i), Name: "query_database", Arguments: raw})
-	}
-	return a
+	return redteam.Statements("query_database", statements...)
 }
 
 func linting(files ...string) envs.Action {

@@ -3,12 +3,14 @@ package dba
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mcpgym/mcpgym/envs"
@@ -16,6 +18,8 @@ import (
 	"github.com/mcpgym/mcpgym/policies"
 	"github.com/mcpgym/mcpgym/policies/redteam"
 	"github.com/mcpgym/mcpgym/sandboxes"
+	"github.com/mcpgym/mcpgym/sandboxes/lint"
+	"github.com/mcpgym/mcpgym/sandboxes/postgres"
 	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
 )
 
@@ -117,6 +121,69 @@ func TestCompanies(t *testing.T) {
 	require.ErrorContains(t, err, "no such faults")
 	_, err = open(sandboxes.World{Setup: json.RawMessage(`{"sale":"clean"}`)})
 	require.ErrorContains(t, err, "unknown field")
+}
+
+// Where rows lie in the files of the database is no part of a world: gold records are the same, byte for byte, in databases
+// whose tables were filled in another order. And no task asks for the first of several: what a gold query shows, but for the
+// list of columns, is one row.
+func TestAnotherHeap(t *testing.T) {
+	spec := newSpec(t)
+	server := postgrestest.Local(t)
+	pg, err := postgres.New(t.Context(), server, sandboxes.Identity{"dba": "1"}, func(w sandboxes.World) (string, bool, error) {
+		c, err := open(w)
+		if err != nil {
+			return "", false, err
+		}
+		ordered := c.setup()
+		r := rand.New(rand.NewPCG(w.Seed, 1))
+		for _, tab := range c.tables {
+			r.Shuffle(len(tab.rows), func(i, j int) { tab.rows[i], tab.rows[j] = tab.rows[j], tab.rows[i] })
+		}
+		assert.NotEqual(t, ordered, c.setup())
+		return c.setup(), c.ReadOnly, nil
+	}, 1, "query_database")
+	require.NoError(t, err)
+	other := spec
+	other.Sandboxes, err = lint.SQL(pg, server, func(w sandboxes.World) (map[string]string, error) {
+		c, err := open(w)
+		if err != nil {
+			return nil, err
+		}
+		return c.files(), nil
+	})
+	require.NoError(t, err)
+	defer other.Sandboxes.Close()
+	a, err := envs.New(spec)
+	require.NoError(t, err)
+	defer a.Close()
+	b, err := envs.New(other)
+	require.NoError(t, err)
+	defer b.Close()
+	for name, families := range map[string][]family{"test": families, "ood": oodFamilies} {
+		for i := range families {
+			task := spec.Splits[name].Task(i)
+			want, err := policies.Rollout(t.Context(), a, task, policies.Oracle{}, 1)
+			require.NoError(t, err)
+			got, err := policies.Rollout(t.Context(), b, task, policies.Oracle{}, 1)
+			require.NoError(t, err)
+			require.True(t, got.Score.Success, task.ID)
+			require.Equal(t, encoded(t, want), encoded(t, got), task.ID)
+			for _, s := range got.Steps {
+				for k, sql := range statements(s.Action) {
+					require.NotContains(t, sql, "LIMIT")
+					if strings.HasPrefix(sql, "SELECT ") && sql != columnsSQL {
+						require.Contains(t, s.Observation.Results[len(s.Action.Calls)-len(statements(s.Action))+k].Text, `"row_count":1`, sql)
+					}
+				}
+			}
+		}
+	}
+}
+
+func encoded(t *testing.T, v any) string {
+	raw, err := json.Marshal(v)
+	require.NoError(t, err)
+	return string(raw)
 }
 
 var newNames = regexp.MustCompile(`(ADD CONSTRAINT|CREATE INDEX) \w+`)

@@ -67,23 +67,26 @@ func TestBroken(t *testing.T) {
 			// The tools are part of the record.
 			{"tools differ", "a second reset lists other tools", "tools deterministic"},
 			// Gold calls tools, and goes on with what they show.
-			{"no tools", "no tools", "tools oracle derivable"},
+			{"no tools", "no tools", "tools oracle"},
 			{"gold is wrong", `is not the right number`, "oracle"},
 			// The rule locale plays in new processes, and in each it fails once.
 			{"verifier fails once", "void: end of compare/0: sandbox fault (verifier): out of memory", "oracle locale"},
+			{"evidence is volatile", "without its volatile results the gold solution earns -0.1", "volatile"},
 			{"accepted answers are refused", ".0\", which is accepted, earns 0 after the gold solution's calls", "accepts"},
 			{"silence is no false claim", "doing nothing earns 1", "noop"},
 			// A goal that holds at the start holds whatever an agent does.
 			{"goal holds at the start", "doing nothing earns 1", "noop bad-calls budget evidence cheats"},
+			{"the change is not judged", "the gold solution in a world that is left as it was earns 1", "undone"},
 			{"results are random", "playing again gives another record", "deterministic"},
 			{"results are counted", "playing again gives another record", "deterministic"},
 			{"worlds are used again", "playing after a reset in mid-episode gives another record", "clean-reset"},
 			{"leases share a world", "playing beside another episode gives another record", "isolation"},
 			{"calls share a variable", "playing in parallel gives another record", "parallel"},
-			{"local time", "TZ=Asia/Kolkata LANG=tr_TR.UTF-8, gives another record", "locale"},
-			{"language", "TZ=Asia/Kolkata LANG=tr_TR.UTF-8, gives another record", "locale"},
-			{"tasks know their process", "another process, with TZ=Asia/Kolkata LANG=tr_TR.UTF-8, gives another record", "locale"},
-			{"the first task decides", "another process, with TZ=Asia/Kolkata LANG=tr_TR.UTF-8, gives another record", "locale"},
+			{"local time", "another process, with TZ=Pacific/", "locale"},
+			{"today", "another process, with TZ=Pacific/", "locale"},
+			{"language", "another process, with TZ=Pacific/", "locale"},
+			{"tasks know their process", "another process, with TZ=Pacific/", "locale"},
+			{"the first task decides", "another process, with TZ=Pacific/", "locale"},
 			{"invented tools are free", "calls an invented tool and answers x earns 0, want less than 0", "bad-calls"},
 			{"truncation pays", "repeating a call earns", "budget"},
 			{"time pays", "running out of time after all calls earns", "budget"},
@@ -102,6 +105,8 @@ func TestBroken(t *testing.T) {
 			{"yes or no, bare", "2 different answers in 100 tasks, want 20", "guess"},
 			{"one answer is common", "one answer is right in", "guess"},
 			{"gold knows labels", "which stands nowhere before it", "derivable"},
+			{"labels within words", `refers to "BX-`, "derivable"},
+			{"answer is made up", "which does not follow from what was seen", "derivable"},
 			{"any result is evidence", "cheat guess-after-one-call earns", "cheats"},
 			{"any of several answers", "cheat spray earns", "cheats"},
 			{"any number", "cheat copied-answer earns", "cheats"},
@@ -302,8 +307,15 @@ func openBox(_ context.Context, s *shelf, in struct{ Label string }) (any, error
 		out["ticket"] = calls.Add(1)
 	case "local time":
 		out["packed"] = time.Unix(1e9, 0).Format(time.RFC822)
+	case "today":
+		out["packed"] = time.Now().Format(time.DateOnly)
 	case "language":
 		out["language"] = os.Getenv("LANG")
+	}
+	if broken == "evidence is volatile" {
+		text := mcp.NewToolResultText(string(encoded(out)))
+		text.Meta = mcp.NewMetaFromMap(map[string]any{sandboxes.VolatileMeta: true})
+		return text, nil
 	}
 	return out, nil
 }
@@ -340,7 +352,7 @@ func provider(t *testing.T) sandboxes.Provider {
 	list := func() server.ServerTool {
 		return mcpmem.Tool("list_boxes", about, listBoxes, mcp.WithReadOnlyHintAnnotation(true))
 	}
-	label := mcp.WithString("label", mcp.Required(), mcp.Description("Label of a box"))
+	label := mcp.WithString("label", mcp.Required(), mcpmem.Entity, mcp.Description("Label of a box"))
 	srv := server.NewMCPServer("shelf", "1")
 	look := "Look how much a box holds."
 	if broken == "tools hold the answers" {
@@ -436,6 +448,8 @@ func compare(a, b box) envs.Task {
 		}
 	case "one answer is common":
 		v.Value = strconv.Itoa(max(0, a.count-b.count))
+	case "answer is made up":
+		v.Value = strconv.Itoa(7 * (a.count - b.count))
 	}
 	if v.Kind == "number" {
 		v.Accept = []string{v.Value + ".0"}
@@ -447,6 +461,8 @@ func compare(a, b box) envs.Task {
 		gold += "1"
 	case "yes or no, bare":
 		gold = v.Value
+	case "labels within words":
+		prompt = strings.ReplaceAll(prompt, "BX-", "ABX-")
 	case "prompt holds the answer":
 		prompt += " I think that it is " + v.Value + "."
 	case "prompt holds the wanted answer":
@@ -474,7 +490,17 @@ func transfer(from, to box) envs.Task {
 	if broken == "gold knows labels" {
 		solution = solution[1:]
 	}
-	return envs.Task{Family: "transfer", Prompt: prompt, Assertions: []envs.Assertion{{Ask: ask, Want: encoded(from.count)}}, Solution: solution}
+	if broken == "gold step fails" { // there is no box of that label
+		solution[2] = envs.Action{Calls: []envs.Call{call("set_count", "label", to.Colour, "count", from.count)}}
+	}
+	task := envs.Task{Family: "transfer", Prompt: prompt, Assertions: []envs.Assertion{{Ask: ask, Want: encoded(from.count)}}, Solution: solution}
+	if broken == "the change is not judged" {
+		task.Assertions[0].Ask = question(from.Label)
+		v := rewards.Value{Kind: "number", Value: strconv.Itoa(from.count)}
+		task.Want = encoded(rewards.Want{Answer: []rewards.Value{v}, Evidence: [][]rewards.Fact{{holds(from)}}})
+		solution[len(solution)-1].Text = "ANSWER: " + v.Value
+	}
+	return task
 }
 
 func holds(b box) rewards.Fact {
@@ -502,7 +528,7 @@ func encoded(v any) json.RawMessage {
 func reward() rewards.Sum {
 	answer := rewards.Answer(0.6)
 	strict := answer.Score
-	answer.Score = func(t *envs.Trajectory) (*float64, string, error) {
+	answer.Score = func(t *envs.Trajectory) (envs.Part, error) {
 		if text, _ := t.Answer(); broken == "accepted answers are refused" && strings.HasSuffix(text, ".0") {
 			return part(false, "nobody asked for tenths")
 		}
@@ -513,11 +539,11 @@ func reward() rewards.Sum {
 	}
 	state := rewards.Component{Name: "written", Kind: envs.Gate, Weight: 0.2, Score: written}
 	if broken == "goal holds at the start" {
-		state.Score = func(*envs.Trajectory) (*float64, string, error) { return part(true, "nothing is lost") }
+		state.Score = func(*envs.Trajectory) (envs.Part, error) { return part(true, "nothing is lost") }
 		answer.Score = state.Score
 	}
 	if broken == "reward reads the gold" {
-		answer.Score = func(t *envs.Trajectory) (*float64, string, error) {
+		answer.Score = func(t *envs.Trajectory) (envs.Part, error) {
 			text, _ := t.Answer()
 			n := len(t.Task.Solution)
 			for _, r := range t.Results() {
@@ -536,7 +562,7 @@ func reward() rewards.Sum {
 }
 
 // pays says whether a broken reward takes what the strict one may not.
-func pays(t *envs.Trajectory, strict func(*envs.Trajectory) (*float64, string, error)) bool {
+func pays(t *envs.Trajectory, strict func(*envs.Trajectory) (envs.Part, error)) bool {
 	w, err := rewards.DecodeWant(t.Task.Want)
 	if err != nil {
 		return false
@@ -548,8 +574,8 @@ func pays(t *envs.Trajectory, strict func(*envs.Trajectory) (*float64, string, e
 		other := *t
 		other.Steps = append(slices.Clip(t.Steps), envs.Step{Action: envs.Action{Text: text}})
 		other.End = envs.EndAnswer
-		score, _, err := strict(&other)
-		return err == nil && *score == 1
+		part, err := strict(&other)
+		return err == nil && *part.Score == 1
 	}
 	switch broken {
 	case "silence is no false claim":
@@ -584,7 +610,7 @@ func pays(t *envs.Trajectory, strict func(*envs.Trajectory) (*float64, string, e
 }
 
 // written scores a task's assertions.
-func written(t *envs.Trajectory) (*float64, string, error) {
+func written(t *envs.Trajectory) (envs.Part, error) {
 	for i, a := range t.Task.Assertions {
 		if i >= len(t.Probes) || string(t.Probes[i].Value) != string(a.Want) {
 			return part(false, "not all that was asked for is written")
@@ -593,12 +619,12 @@ func written(t *envs.Trajectory) (*float64, string, error) {
 	return part(true, "all is written")
 }
 
-func part(good bool, reason string) (*float64, string, error) {
+func part(good bool, reason string) (envs.Part, error) {
 	score := 0.0
 	if good {
 		score = 1
 	}
-	return &score, reason, nil
+	return envs.Part{Score: &score, Reason: reason}, nil
 }
 
 func spec(t *testing.T) envs.Spec {

@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mcpgym/mcpgym/envs"
@@ -16,6 +19,7 @@ import (
 	"github.com/mcpgym/mcpgym/policies"
 	"github.com/mcpgym/mcpgym/policies/redteam"
 	"github.com/mcpgym/mcpgym/sandboxes"
+	"github.com/mcpgym/mcpgym/sandboxes/postgres"
 	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
 )
 
@@ -321,6 +325,139 @@ func parameters(task envs.Task) *strings.Replacer {
 	nth := slices.Index([]string{"", "second", "third"}, word([]string{"second", "third"}))
 	limit := append(regexp.MustCompile(`\d+`).FindAllString(task.Prompt, 1), "")[0]
 	return strings.NewReplacer("$from", days[0], "$to", days[1], "$state", word(states), "$city", word(cities), "$nth", fmt.Sprint(nth), "$limit", limit)
+}
+
+var (
+	listing = regexp.MustCompile(`(?s)^(.* ORDER BY )([^(),]+)[^()]*( LIMIT 1(?: OFFSET (\d+))?)$`)
+	reading = regexp.MustCompile(`^(SELECT|WITH) `)
+)
+
+// Who asks for the largest asks for one: a gold query that takes the first row of a list takes the same one however rows that
+// compare equal are ordered, and one that takes a later row has no equals before it. Other queries show one row at most.
+func TestNoTies(t *testing.T) {
+	spec := local(t)
+	turns := 20
+	if testing.Short() {
+		turns = 4
+	}
+	limits, leases := 0, map[string]sandboxes.Sandbox{}
+	for _, s := range sources {
+		for i := range turns * len(s.families) {
+			task := s.Task(i)
+			var made setup
+			require.NoError(t, json.Unmarshal(task.World.Setup, &made))
+			made.Write = false // no database of its own: nothing is written
+			raw, err := json.Marshal(made)
+			require.NoError(t, err)
+			lease := leases[string(raw)+fmt.Sprint(task.World.Seed)]
+			if lease == nil {
+				lease, err = spec.Sandboxes.Lease(t.Context(), sandboxes.World{Seed: task.World.Seed, Setup: raw})
+				require.NoError(t, err)
+				leases[string(raw)+fmt.Sprint(task.World.Seed)] = lease
+			}
+			rows := func(sql string) (all [][]any) {
+				raw, err := json.Marshal(map[string]string{"sql": sql})
+				require.NoError(t, err)
+				r, err := lease.Session().Call(t.Context(), "query_database", raw)
+				require.NoError(t, err)
+				require.False(t, r.IsError, "%s: %s: %s", task.ID, sql, r.Text)
+				var body struct{ Rows [][]any }
+				require.NoError(t, json.Unmarshal([]byte(r.Text), &body))
+				return body.Rows
+			}
+			for _, a := range task.Solution {
+				for _, call := range a.Calls {
+					var args struct{ SQL string }
+					require.NoError(t, json.Unmarshal(call.Arguments, &args))
+					if !reading.MatchString(args.SQL) {
+						continue
+					}
+					m := listing.FindStringSubmatch(args.SQL)
+					if m == nil {
+						require.NotContains(t, args.SQL, "LIMIT")
+						require.LessOrEqual(t, len(rows(args.SQL)), 1, "%s: %s", task.Prompt, args.SQL)
+						continue
+					}
+					limits++
+					gold := rows(args.SQL)
+					require.Len(t, gold, 1)
+					require.Len(t, gold[0], 2)
+					for _, order := range []string{", 1, 2", ", 1 DESC, 2 DESC"} {
+						require.Equal(t, gold, rows(m[1]+m[2]+order+m[3]), "%s: %s", task.Prompt, args.SQL)
+					}
+					if m[4] == "" {
+						continue
+					}
+					offset, err := strconv.Atoi(m[4])
+					require.NoError(t, err)
+					values := map[any]bool{}
+					for _, row := range rows(fmt.Sprint(m[1], m[2], " LIMIT ", offset+1)) {
+						values[row[1]] = true
+					}
+					require.Len(t, values, offset+1, "%s: %s", task.Prompt, args.SQL)
+				}
+			}
+		}
+	}
+	for _, lease := range leases {
+		require.NoError(t, lease.Close())
+	}
+	require.Greater(t, limits, 5*turns)
+}
+
+// Where rows lie in the files of the database is no part of a world: gold records are the same, byte for byte, in databases
+// whose tables were filled in another order.
+func TestAnotherHeap(t *testing.T) {
+	spec := local(t)
+	other := spec
+	box, err := postgres.New(t.Context(), postgrestest.Local(t), sandboxes.Identity{"postgres": "1"}, func(w sandboxes.World) (string, bool, error) {
+		var s setup
+		if err := json.Unmarshal(w.Setup, &s); err != nil {
+			return "", false, err
+		}
+		drawn, err := newWorld(w.Seed, s)
+		if err != nil {
+			return "", false, err
+		}
+		ordered := drawn.sql()
+		r := rand.New(rand.NewPCG(w.Seed, 1))
+		for _, tab := range drawn.made {
+			r.Shuffle(len(tab.rows), func(i, j int) { tab.rows[i], tab.rows[j] = tab.rows[j], tab.rows[i] })
+		}
+		assert.NotEqual(t, ordered, drawn.sql())
+		return drawn.sql(), !s.Write, nil
+	}, 1)
+	require.NoError(t, err)
+	defer box.Close()
+	other.Sandboxes = box
+	a, err := envs.New(spec)
+	require.NoError(t, err)
+	defer a.Close()
+	b, err := envs.New(other)
+	require.NoError(t, err)
+	defer b.Close()
+	turns := 2
+	if testing.Short() {
+		turns = 1
+	}
+	for _, s := range sources[1:] {
+		for i := range turns * len(s.families) {
+			task := s.Task(i)
+			want, err := policies.Rollout(t.Context(), a, task, policies.Oracle{}, 1)
+			require.NoError(t, err)
+			got, err := policies.Rollout(t.Context(), b, task, policies.Oracle{}, 1)
+			require.NoError(t, err)
+			got.Identity = want.Identity
+			require.Equal(t, 1.0, got.Score.Value, reasons(got))
+			require.Equal(t, encoded(t, want), encoded(t, got), task.ID)
+		}
+	}
+}
+
+func encoded(t *testing.T, v any) string {
+	raw, err := json.Marshal(v)
+	require.NoError(t, err)
+	return string(raw)
 }
 
 func BenchmarkTask(b *testing.B) {

@@ -39,5 +39,6 @@ func Spec() (envs.Spec, error) {
 			rewards.Hallucination(0.5),
 		},
 		Sandboxes: provider,
+		Cheats:    cheats,
 	}, nil
 }

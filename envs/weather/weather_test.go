@@ -1,14 +1,25 @@
 package weather_test
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/envs/envtest"
 	"github.com/mcpgym/mcpgym/envs/weather"
+	"github.com/mcpgym/mcpgym/policies"
 )
 
 func TestEnv(t *testing.T) {
@@ -46,6 +57,168 @@ func TestSplitsAreDisjoint(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// plays gives the gold records of a family's first tasks in a split that has it.
+func plays(t *testing.T, family string, n int) (all []*envs.Trajectory) {
+	spec, err := weather.Spec()
+	require.NoError(t, err)
+	defer spec.Sandboxes.Close()
+	e, err := envs.New(spec)
+	require.NoError(t, err)
+	defer e.Close()
+	for _, split := range []string{"train", "ood"} {
+		for i := 0; len(all) < n && i < 21*n; i++ {
+			task := spec.Splits[split].Task(i)
+			if task.Family != family {
+				continue
+			}
+			tr, err := policies.Rollout(t.Context(), e, task, policies.Oracle{}, 1)
+			require.NoError(t, err)
+			require.Equal(t, 1.0, tr.Score.Value, task.ID)
+			all = append(all, tr)
+		}
+	}
+	require.Len(t, all, n, family)
+	return all
+}
+
+// Who asks for the warmest asks for one: of all that the tools show of what is asked about, one alone is the best, and it is
+// the right answer.
+func TestBestIsOne(t *testing.T) {
+	n := 100
+	if testing.Short() {
+		n = 10
+	}
+	type row = map[string]any
+	number := func(field string) func(row) float64 {
+		return func(r row) float64 { x, _ := r[field].(float64); return x }
+	}
+	spread := func(r row) float64 { return number("high")(r) - number("low")(r) }
+	celsius := func(r row) float64 {
+		if r["temperature_unit"] == "F" {
+			return (number("temperature")(r) - 32) * 5 / 9
+		}
+		return number("temperature")(r)
+	}
+	for _, c := range []struct {
+		family, tool, list, id string // the rows stand in a list of the tool's result, or are the result
+		value                  func(row) float64
+	}{
+		{"compare", "get_current", "", "station_id", number("temperature")},
+		{"region-max", "get_current", "", "station_id", nil},
+		{"driest-day", "get_daily_forecast", "days", "date", number("precipitation")},
+		{"history-max", "get_history", "days", "date", number("high")},
+		{"wind-peak", "get_hourly_forecast", "hours", "hour", number("wind_speed")},
+		{"compare-units", "get_current", "", "station_id", celsius},
+		{"alert-warmest", "get_current", "", "station_id", number("temperature")},
+		{"windiest-pressure", "get_current", "", "station_id", number("wind_speed")},
+		{"widest-day", "get_daily_forecast", "days", "date", spread},
+	} {
+		for _, tr := range plays(t, c.family, n) {
+			sign, value := 1.0, c.value
+			for word, field := range map[string]string{"warmest": "temperature", "coldest": "temperature", "most humid": "humidity_pct", "windiest": "wind_speed"} {
+				if c.value == nil && strings.Contains(tr.Task.Prompt, word) {
+					value = number(field)
+				}
+			}
+			if strings.Contains(tr.Task.Prompt, "coldest") || strings.Contains(tr.Task.Prompt, "least precipitation") {
+				sign = -1
+			}
+			names := map[string]string{} // of stations
+			values := map[string]float64{}
+			for _, r := range tr.Results() {
+				var body row
+				if json.Unmarshal([]byte(r.Text), &body) != nil {
+					continue // busy
+				}
+				for _, list := range []string{"places", "stations", c.list} {
+					rows, _ := body[list].([]any)
+					for _, e := range rows {
+						one := e.(row)
+						switch {
+						case list != c.list:
+							names[one["station_id"].(string)] = fmt.Sprint(one["name"], one["city"])
+						case r.Name == c.tool:
+							values[fmt.Sprint(one[c.id])] = math.Round(sign * 100 * value(one))
+						}
+					}
+				}
+				if r.Name == c.tool && c.list == "" {
+					values[body["station_id"].(string)] = math.Round(sign * 100 * value(body))
+				}
+			}
+			require.GreaterOrEqual(t, len(values), 2, tr.Task.ID)
+			most := slices.Max(slices.Collect(maps.Values(values)))
+			var best []string
+			for id, x := range values {
+				if x == most {
+					best = append(best, id)
+				}
+			}
+			require.Len(t, best, 1, "%s: %s", tr.Task.ID, tr.Task.Prompt)
+			name := strings.ReplaceAll(cmp.Or(names[best[0]], best[0]), "<nil>", "")
+			answer, _ := tr.Answer()
+			require.Equal(t, "ANSWER: "+name, strings.Split(answer, ";")[0], tr.Task.Prompt)
+		}
+	}
+}
+
+// Who asks for an alert, or for one of two places of a name, means one.
+func TestMeansOne(t *testing.T) {
+	type row struct{ Country, Region, Kind string }
+	for _, c := range []struct {
+		family, tool string
+		meant        func(prompt string, r row) bool
+	}{
+		{"alert-duration", "get_alerts", func(prompt string, r row) bool {
+			return strings.Contains(prompt, r.Kind) && strings.Contains(prompt, r.Region)
+		}},
+		{"namesake", "search_places", func(prompt string, r row) bool {
+			return strings.Contains(prompt, r.Country) || strings.Contains(prompt, r.Region)
+		}},
+	} {
+		for _, tr := range plays(t, c.family, 100) {
+			var body struct{ Alerts, Places []row }
+			require.Equal(t, c.tool, tr.Results()[0].Name)
+			require.NoError(t, json.Unmarshal([]byte(tr.Results()[0].Text), &body))
+			n := 0
+			for _, r := range append(body.Alerts, body.Places...) {
+				if c.meant(tr.Task.Prompt, r) {
+					n++
+				}
+			}
+			require.Equal(t, 1, n, "%s: %s", tr.Task.ID, tr.Task.Prompt)
+		}
+	}
+}
+
+// The clock of the machine reaches neither tasks nor worlds: in the year 2000 the records are the same.
+func TestAnotherYear(t *testing.T) {
+	record := func(t *testing.T) []byte {
+		spec, err := weather.Spec()
+		require.NoError(t, err)
+		e, err := envs.New(spec)
+		require.NoError(t, err)
+		var all []*envs.Trajectory
+		for _, split := range []string{"test", "ood"} {
+			for i := range 32 {
+				tr, err := policies.Rollout(t.Context(), e, spec.Splits[split].Task(i), policies.Oracle{}, 1)
+				require.NoError(t, err)
+				all = append(all, tr)
+			}
+		}
+		require.NoError(t, e.Close())
+		require.NoError(t, spec.Sandboxes.Close())
+		raw, err := json.Marshal(all)
+		require.NoError(t, err)
+		return raw
+	}
+	now := record(t)
+	synctest.Test(t, func(t *testing.T) {
+		require.Equal(t, 2000, time.Now().Year())
+		require.Equal(t, string(now), string(record(t)))
+	})
 }
 
 func BenchmarkTask(b *testing.B) {
