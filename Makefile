@@ -39,9 +39,10 @@ reproduce:
 soak:
 	MCPGYM_SOAK=1 $(GO) test -count=1 -timeout 60m ./...
 
-# Twenty seconds on every fuzz target.
+# Twenty seconds on every fuzz target of FUZZ.
+FUZZ ?= ./...
 fuzz:
-	@for p in $$($(GO) list ./...); do \
+	@for p in $$($(GO) list $(FUZZ)); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$p | grep ^Fuzz); do \
 	    echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime 20s $$p || exit 1; \
 	  done; \
