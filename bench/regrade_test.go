@@ -73,9 +73,11 @@ func TestRegrade(t *testing.T) {
 		}, []string{"episode 0 trial 1: reward: parts: recorded ["}},
 		{"a part twice", func(_ *Record, e *Episode) { e.Score.Parts = append(e.Score.Parts, e.Score.Parts[0]) }, []string{"episode 0 trial 1: reward: parts: recorded ["}},
 		{"the evidence", func(_ *Record, e *Episode) { e.Steps[0].Observation.Results[0].Text = "{}" }, []string{
-			"episode 0 trial 1: reward: success: recorded true, now false", "episode 0 trial 1: reward: value: recorded 1, now 0", "episode 0 trial 1: reward: part answer: recorded "}},
+			"episode 0 trial 1: reward: success: recorded true, now false", "episode 0 trial 1: reward: value: recorded 1, now -0.1", "episode 0 trial 1: reward: part answer: recorded ",
+			"episode 0 trial 1: reward: part hallucination: recorded "}},
 		{"the answer", func(_ *Record, e *Episode) { e.Steps[1].Action.Text = "ANSWER: 1" }, []string{
-			"episode 0 trial 1: reward: success: recorded true, now false", "episode 0 trial 1: reward: value: recorded 1, now 0", "episode 0 trial 1: reward: part answer: recorded "}},
+			"episode 0 trial 1: reward: success: recorded true, now false", "episode 0 trial 1: reward: value: recorded 1, now -0.1", "episode 0 trial 1: reward: part answer: recorded ",
+			"episode 0 trial 1: reward: part hallucination: recorded "}},
 		{"void, and scored", func(_ *Record, e *Episode) { e.Void = &sandboxes.Fault{} }, []string{"episode 0 trial 1: the episode is void, and yet it has a score"}},
 		{"void", func(_ *Record, e *Episode) { e.Void, e.Score = &sandboxes.Fault{}, nil }, []string{}},
 		{"more results than calls", func(_ *Record, e *Episode) {
@@ -194,6 +196,18 @@ func TestExplain(t *testing.T) {
 
 	lost, err := Explain(spec, r, r.Episodes[14])
 	require.NoError(t, err)
+	require.Empty(t, e.References)
+	require.Empty(t, e.Claims)
+	made := r.Episodes[0]
+	made.Steps = slices.Clone(made.Steps)
+	made.Steps[0].Action.Calls = []envs.Call{{Name: "get_current", Arguments: json.RawMessage(`{"station_id":"XXX-0000"}`)}}
+	made.Steps[1].Action.Text = "ANSWER: 4711"
+	e, err = Explain(spec, r, made)
+	require.NoError(t, err)
+	require.Equal(t, []string{"XXX-0000"}, e.References)
+	require.Equal(t, []rewards.Claim{{Text: "4711", Reason: "no result shows it, and it does not follow from any"}}, e.Claims)
+	require.Equal(t, -0.2, earned(e)["hallucination"])
+
 	require.Equal(t, "test/driest-day/7", lost.Task)
 	require.False(t, *lost.Success)
 	require.Equal(t, map[string]float64{"answer": 0, "valid_calls": 0, "efficiency": 0, "hallucination": 0}, earned(lost))

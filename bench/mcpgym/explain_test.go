@@ -73,7 +73,7 @@ func TestExplainEdited(t *testing.T) {
 		want    []string
 	}{
 		{"0", 1, []string{"reward 1.000, success", "FAIL episode 0 trial 0: reward: value: recorded 0.5, now 1\n"}},
-		{"1", 1, []string{"hallucination  penalty   0.500  0.200  -0.100  1 invented tools", "reward -0.100, failure", "bad calls\n  step 1, call 0, get_weather: unknown_tool\n", "shown by no result: ",
+		{"1", 1, []string{"hallucination  penalty   0.500  0.400  -0.200  1 invented tools, 0 invented arguments, 1 unsupported claims", "reward -0.200, failure", "bad calls\n  step 1, call 0, get_weather: unknown_tool\n", "shown by no result: ", "made up\n  claim \"21.6\": no result shows it",
 			"FAIL episode 1 trial 0: reward: part hallucination: recorded "}},
 		{"2", 1, []string{"not scored\nFAIL episode 2 trial 0: the task is not what test 2 gives now\n"}},
 		{"3", 0, []string{"void, not scored: ", "step 1"}},
