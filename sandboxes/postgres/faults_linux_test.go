@@ -344,13 +344,18 @@ func holdings(t testing.TB) (all []string) {
 			all = append(all, f)
 		}
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	require.NoError(t, err)
-	all = append(all, fmt.Sprint(bytes.Count(mounts, []byte("\n")), " mounts"))
+	ours := []string{prefix + own + "-"}
 	containers, _ := exec.Command("docker", "ps", "-a", "--format", `{{.ID}} {{.Label "mcpgym.owner"}}`).Output() // none without an engine
 	for line := range strings.Lines(string(containers)) {
 		if id, who, _ := strings.Cut(line, " "); strings.HasPrefix(who, own+"/") {
-			all = append(all, id)
+			all, ours = append(all, id), append(ours, id)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo") // others' come and go meanwhile
+	require.NoError(t, err)
+	for line := range strings.Lines(string(mounts)) {
+		if slices.ContainsFunc(ours, func(name string) bool { return strings.Contains(line, name) }) {
+			all = append(all, "mount "+strings.TrimSpace(line))
 		}
 	}
 	slices.Sort(all)
