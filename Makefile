@@ -21,7 +21,7 @@ lint:
 
 # Latencies and rates of every environment, or of ENV alone, into results/<env>.speed.txt.
 bench:
-	@for e in $(or $(ENV),Weather Postgres DBA); do \
+	@for e in $(or $(ENV),Weather Files Postgres DBA); do \
 	  file=results/$$(echo $$e | tr A-Z a-z).speed.txt; \
 	  $(GO) test -count=1 -timeout 30m -run '^$$' -bench "$$e" ./bench > $$file.tmp && mv $$file.tmp $$file && cat $$file || { cat $$file.tmp; rm $$file.tmp; exit 1; }; \
 	done
@@ -48,8 +48,8 @@ fuzz:
 	  done; \
 	done
 
-# What the tests need: the Go modules and, on Debian as root, a Docker engine that answers, Postgres, and the images. It says
-# what it does; elsewhere it says what is missing.
+# What the tests need: the Go modules and, on Debian as root, a Docker engine that answers, Postgres, bubblewrap, the linters,
+# and the images. It says what it does; elsewhere it says what is missing.
 deps:
 	$(GO) mod download
 	sandboxes/images/deps.sh
@@ -57,3 +57,5 @@ deps:
 # The images that no engine can pull, out of what is installed here.
 images:
 	sandboxes/images/postgres.sh
+	sandboxes/images/tools.sh
+	sandboxes/images/files.sh

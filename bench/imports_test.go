@@ -24,7 +24,7 @@ var allowed = map[string][]string{
 	"sandboxes/files":                 {"sandboxes", "sandboxes/internal/owner", "sandboxes/mcpmem", "sandboxes/process"},
 	"sandboxes/files/filesd":          {"sandboxes/files"},
 	"sandboxes/join":                  {"sandboxes"},
-	"sandboxes/lint":                  {"sandboxes", "sandboxes/confine", "sandboxes/join", "sandboxes/mcpmem", "sandboxes/postgres"},
+	"sandboxes/lint":                  {"sandboxes", "sandboxes/confine", "sandboxes/files", "sandboxes/join", "sandboxes/mcpmem", "sandboxes/postgres"},
 	"sandboxes/weather":               {"sandboxes", "sandboxes/mcpmem"},
 	"envs":                            {"sandboxes"},
 	"rewards":                         {"envs"},
@@ -36,7 +36,8 @@ var allowed = map[string][]string{
 	"envs/weather":                    {"envs", "rewards", "sandboxes", "sandboxes/weather"},
 	"envs/postgres":                   {"envs", "policies/redteam", "rewards", "sandboxes", "sandboxes/postgres"},
 	"envs/dba":                        {"envs", "policies/redteam", "rewards", "sandboxes", "sandboxes/lint", "sandboxes/postgres"},
-	"bench":                           {"envs", "envs/dba", "envs/postgres", "envs/weather", "policies", "rewards", "sandboxes", "sandboxes/container", "sandboxes/postgres"},
+	"envs/files":                      {"envs", "rewards", "sandboxes", "sandboxes/files"},
+	"bench":                           {"envs", "envs/dba", "envs/files", "envs/postgres", "envs/weather", "policies", "rewards", "sandboxes", "sandboxes/container", "sandboxes/files", "sandboxes/postgres"},
 	"bench/mcpgym":                    {"bench", "envs", "sandboxes"},
 }
 

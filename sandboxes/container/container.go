@@ -27,6 +27,8 @@ import (
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/log"
+
+	"github.com/mcpgym/mcpgym/sandboxes/internal/owner"
 )
 
 const (
@@ -109,14 +111,14 @@ func (e *Engine) Sweep(ctx context.Context) (int, error) {
 	n := 0
 	var errs []error
 	for _, c := range list.Items {
-		if o := c.Labels[ownerLabel]; gone(o, local(e.cli.DaemonHost())) {
+		if o := c.Labels[ownerLabel]; owner.Gone(o, local(e.cli.DaemonHost())) {
 			n++
 			errs = append(errs, e.remove(ctx, c.ID))
 		}
 	}
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*")) // fails only on a bad pattern
 	for _, d := range dirs {
-		if o, err := os.ReadFile(filepath.Join(d, "owner")); err == nil && gone(string(o), true) {
+		if o, err := os.ReadFile(filepath.Join(d, "owner")); err == nil && owner.Gone(string(o), true) {
 			n++
 			errs = append(errs, os.RemoveAll(d))
 		}
@@ -188,7 +190,7 @@ func (e *Engine) run(caller context.Context, cfg Config) (*Container, error) {
 
 	opts := []testcontainers.ContainerCustomizer{
 		testcontainers.WithNoStart(),
-		testcontainers.WithLabels(map[string]string{ownerLabel: self()}),
+		testcontainers.WithLabels(map[string]string{ownerLabel: owner.Self()}),
 		testcontainers.WithConfigModifier(func(c *container.Config) {
 			c.User, c.NetworkDisabled = user, true
 			c.OpenStdin, c.StdinOnce, c.AttachStdin, c.AttachStdout, c.AttachStderr = true, true, true, true, true

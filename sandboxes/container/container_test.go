@@ -19,6 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/moby/moby/client"
 	"github.com/stretchr/testify/require"
+
+	"github.com/mcpgym/mcpgym/sandboxes/internal/owner"
 )
 
 const roleEnv = "MCPGYM_CONTAINER_TEST_ROLE"
@@ -33,7 +35,7 @@ func TestMain(m *testing.M) {
 		fmt.Println(os.Getenv("TESTCONTAINERS_RYUK_DISABLED"), os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"))
 	default:
 		code := m.Run()
-		if left := leftovers(self()); len(left) > 0 {
+		if left := leftovers(owner.Self()); len(left) > 0 {
 			fmt.Println("the tests left behind:", left)
 			code = 1
 		}
@@ -42,12 +44,12 @@ func TestMain(m *testing.M) {
 }
 
 // leftovers lists the containers and folders that belong to an owner.
-func leftovers(owner string) []string {
+func leftovers(who string) []string {
 	var left []string
 	ctx := context.Background()
 	if e, err := Open(ctx); err == nil {
 		defer e.Close()
-		list, err := e.cli.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", ownerLabel+"="+owner)})
+		list, err := e.cli.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", ownerLabel+"="+who)})
 		if err != nil {
 			return []string{err.Error()}
 		}
@@ -57,7 +59,7 @@ func leftovers(owner string) []string {
 	}
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
 	for _, d := range dirs {
-		if o, err := os.ReadFile(filepath.Join(d, "owner")); err == nil && string(o) == owner {
+		if o, err := os.ReadFile(filepath.Join(d, "owner")); err == nil && string(o) == who {
 			left = append(left, d)
 		}
 	}
@@ -229,7 +231,7 @@ func TestRunErrors(t *testing.T) {
 			require.Nil(t, c)
 		})
 	}
-	require.Empty(t, leftovers(self()))
+	require.Empty(t, leftovers(owner.Self()))
 }
 
 func query(t *testing.T, dir, sql string) string {
@@ -258,7 +260,7 @@ func TestPostgres(t *testing.T) {
 	require.Equal(t, os.FileMode(0o700), private.Mode().Perm(), "others must not reach a superuser without a password")
 	require.NoError(t, stop())
 	require.NoError(t, stop())
-	require.Empty(t, leftovers(self()))
+	require.Empty(t, leftovers(owner.Self()))
 }
 
 // A container without its server is of no use, and nobody would know.
@@ -274,9 +276,9 @@ func TestPostgresKilled(t *testing.T) {
 	defer conn.Close(ctx)
 	// It may still answer.
 	_, _ = conn.Exec(ctx, "copy (select 1) to program 'read -r pid rest </data/postmaster.pid; kill -9 $pid'")
-	require.Eventually(t, func() bool { return len(leftovers(self())) == 1 }, 10*time.Second, 10*time.Millisecond, "only the folder is left")
+	require.Eventually(t, func() bool { return len(leftovers(owner.Self())) == 1 }, 10*time.Second, 10*time.Millisecond, "only the folder is left")
 	require.NoError(t, stop())
-	require.Empty(t, leftovers(self()))
+	require.Empty(t, leftovers(owner.Self()))
 }
 
 func TestPostgresErrors(t *testing.T) {
@@ -301,7 +303,7 @@ func TestPostgresErrors(t *testing.T) {
 		}
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
-	require.Empty(t, leftovers(self()))
+	require.Empty(t, leftovers(owner.Self()))
 }
 
 func TestPostgresTimes(t *testing.T) {
@@ -362,7 +364,7 @@ func TestKilledOwner(t *testing.T) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, "owner: <nil>\n", line)
-	victim := owner(fmt.Sprint(cmd.Process.Pid))
+	victim := owner.Of(cmd.Process.Pid)
 	require.Len(t, leftovers(victim), 4, "three containers and a folder")
 
 	require.NoError(t, cmd.Process.Kill())
@@ -380,30 +382,7 @@ func TestKilledOwner(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, next.Close())
 	require.Eventually(t, func() bool { return len(leftovers(victim)) == 0 }, 10*time.Second, 10*time.Millisecond)
-	require.Len(t, leftovers(self()), 1, "the living keep theirs")
-}
-
-func TestGone(t *testing.T) {
-	child := exec.Command("sleep", "60")
-	require.NoError(t, child.Start())
-	living := owner(fmt.Sprint(child.Process.Pid))
-	require.NotEmpty(t, living)
-	require.False(t, gone(living, true))
-	w := strings.Split(living, "/")
-	edit := func(i int, s string) string {
-		c := slices.Clone(w)
-		c[i] = s
-		return strings.Join(c, "/")
-	}
-	require.True(t, gone(edit(1, "1"), true), "another process had the number")
-	require.False(t, gone(edit(2, "pid:[1]"), true), "another namespace cannot be seen")
-	require.True(t, gone(edit(3, "boot"), true), "before this machine's last boot")
-	require.False(t, gone(edit(3, "boot"), false), "another machine")
-	require.False(t, gone("", true))
-	require.NoError(t, child.Process.Kill())
-	require.Error(t, child.Wait())
-	require.True(t, gone(living, true))
-	require.True(t, gone(living, false))
+	require.Len(t, leftovers(owner.Self()), 1, "the living keep theirs")
 }
 
 // What the user has set stays.
@@ -430,4 +409,37 @@ func TestSettings(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, tt.want+"\n", string(out), tt.env)
 	}
+}
+
+func TestFiles(t *testing.T) {
+	engine(t)
+	home := t.TempDir()
+	_, err := Files(t.Context(), FilesImage, filepath.Join(home, "none"), io.Discard)
+	require.ErrorContains(t, err, "no such file")
+	if os.Getuid() == 0 {
+		_, err = Files(t.Context(), FilesImage, home, io.Discard)
+		require.ErrorContains(t, err, "ordinary user", "a folder of root's")
+		require.NoError(t, os.Chown(home, 65534, 65534))
+	}
+	_, err = Files(t.Context(), "mcpgym/nothing:1", home, io.Discard)
+	require.ErrorContains(t, err, "make images")
+	require.Empty(t, leftovers(owner.Self()))
+	none, err := Files(t.Context(), PostgresImage, home, io.Discard)
+	require.Error(t, err)
+	require.Nil(t, none)
+	require.Empty(t, leftovers(owner.Self()))
+	c, err := Files(t.Context(), FilesImage, home, io.Discard)
+	require.NoError(t, err)
+	_, err = io.WriteString(c, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`+"\n")
+	require.NoError(t, err)
+	line, err := bufio.NewReader(c).ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, line, `"read_text_file"`)
+	require.NotNil(t, c.(*filesServer).conn, "the socket leads through the folder")
+	left, err := os.ReadDir(home)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	require.NoError(t, c.Close())
+	require.NoError(t, c.Close())
+	require.Empty(t, leftovers(owner.Self()))
 }

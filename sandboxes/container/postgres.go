@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/mcpgym/mcpgym/sandboxes/internal/owner"
 )
 
 // PostgresImage is what sandboxes/images makes.
@@ -52,7 +54,7 @@ func Postgres(ctx context.Context, image string, settings ...string) (socketDir 
 		return "", nil, nil, errors.Join(fmt.Errorf("start Postgres: %w", err), stop())
 	}
 	err = errors.Join(
-		os.WriteFile(filepath.Join(dir, "owner"), []byte(self()), 0o600),
+		os.WriteFile(filepath.Join(dir, "owner"), []byte(owner.Self()), 0o600),
 		os.Mkdir(socketDir, 0o700),
 		os.Chmod(socketDir, 0o777)) // whatever the umask
 	if err != nil {

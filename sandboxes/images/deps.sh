@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# deps.sh: gets what the live sandboxes need, a Docker engine that answers, Postgres and our images, on a Debian machine as
-# root. Does nothing where they are there; elsewhere it says what is missing and how to get it.
+# deps.sh: gets what the live sandboxes need, a Docker engine that answers, Postgres, Python, bubblewrap, the linters of
+# linters.txt and our images, on a Debian machine as root. Does nothing where they are there; elsewhere it says what is missing
+# and how to get it.
 # An engine that it starts itself runs on; its number goes to the file that MCPGYM_ENGINE_PID names, if any.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -8,22 +9,40 @@ here=$(cd "$(dirname "$0")" && pwd)
 say() { echo "deps: $*"; }
 answers() { timeout 10 docker version >/dev/null 2>&1; }
 postgres() { command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; }
+# linters DIR: whether a folder has them, at their versions.
+linters() {
+  local name version
+  while IFS='=' read -r name _ version; do
+    case $name in '#'*) continue ;; esac
+    [ -d "$1/${name//-/_}-$version.dist-info" ] || return 1
+  done <"$here/linters.txt"
+}
+pip=(-m pip install -q --disable-pip-version-check --no-deps --only-binary :all: -r "$here/linters.txt" --target)
+images() { "$here/postgres.sh" && "$here/tools.sh" && "$here/files.sh"; }
 
 if ! { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }; then
   ready=yes
   answers || { ready=no; say "no Docker engine answers: install and start Docker, or run make deps as root on Debian"; }
   postgres || { ready=no; say "Postgres is missing: install its server, or run make deps as root on Debian"; }
-  [ $ready = no ] || exec "$here/postgres.sh"
+  [ "$(uname)" != Linux ] || command -v bwrap >/dev/null || say "bubblewrap is missing, without which programs run only in Docker: install it"
+  linters /usr/local/lib/mcpgym || linters ~/.local/lib/mcpgym ||
+    { ready=no; say "the linters are missing: rm -rf ~/.local/lib/mcpgym; python3 ${pip[*]} ~/.local/lib/mcpgym"; }
+  [ -x /usr/bin/python3 ] || { ready=no; say "/usr/bin/python3 is missing: install Python 3"; }
+  [ $ready = no ] || images
   exit 0
 fi
 
 exec 9>/run/lock/mcpgym-deps
 flock 9 # one at a time
 
+tools=/usr/local/lib/mcpgym
 missing=()
 answers || command -v dockerd >/dev/null || missing+=(docker.io)
 answers || command -v iptables >/dev/null || missing+=(iptables)
 postgres || missing+=(postgresql)
+command -v bwrap >/dev/null || missing+=(bubblewrap)
+[ -x /usr/bin/python3 ] || missing+=(python3)
+linters "$tools" || /usr/bin/python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
 if [ ${#missing[@]} -gt 0 ]; then
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT
@@ -38,7 +57,18 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
   DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >"$log" 2>&1 9>&- || { cat "$log" >&2; exit 1; }
 else
-  say "Docker and Postgres are installed"
+  say "Docker, Postgres, Python and bubblewrap are installed"
+fi
+
+if linters "$tools"; then
+  say "the linters are installed"
+else
+  say "installing the linters in $tools"
+  new=$(mktemp -d /usr/local/lib/mcpgym.XXXXXX)
+  (umask 022 && /usr/bin/python3 "${pip[@]}" "$new" --root-user-action ignore) 9>&- || { rm -rf "$new"; exit 1; }
+  chmod 755 "$new"
+  rm -rf "$tools"
+  mv "$new" "$tools"
 fi
 
 if answers; then
@@ -55,7 +85,7 @@ else
 fi
 for _ in $(seq 150); do
   if answers; then
-    "$here/postgres.sh"
+    images
     exit
   fi
   sleep 0.2

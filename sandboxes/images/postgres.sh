@@ -5,6 +5,7 @@
 # postgres.Dockerfile.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+. "$here/lib.sh"
 
 initdb=$(command -v initdb || printf '%s\n' /usr/lib/postgresql/*/bin/initdb | sort -V | tail -1)
 [ -x "$initdb" ] || { echo "images: no Postgres on this machine to make an image of: make deps" >&2; exit 1; }
@@ -13,32 +14,13 @@ version=$("$bin/postgres" -V | grep -oE '[0-9]+(\.[0-9]+)*' | head -1)
 names=("${1:-mcpgym/postgres:${version%%.*}}")
 [ $# -gt 0 ] || names+=(mcpgym/postgres:latest)
 # An image is of this version if the server and what makes the image are the same.
-made="$version $(cat "$here/postgres.sh" "$here/postgres-start" | sha256sum | cut -c1-12)"
-there() { docker image inspect -f "{{$2}}" "$1" 2>/dev/null || true; }
-stale=()
-for name in "${names[@]}"; do
-  [ "$(there "$name" 'index .Config.Labels "mcpgym.made"')" = "$made" ] || stale+=("$name")
-done
-if [ ${#stale[@]} = 0 ]; then
-  echo "images: ${names[0]} is there (Postgres $version)"
-  exit 0
-fi
+made="$version $(cat "$here"/{postgres.sh,lib.sh,postgres-start} | sha256sum | cut -c1-12)"
+begin "Postgres $version"
 
-# Memory is quicker than a disk where there is enough of it.
-tmp=${TMPDIR:-/tmp}
-[ "$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)0" -lt 10000000 ] || tmp=/dev/shm
-work=$(mktemp -d -p "$tmp" mcpgym-image.XXXXXX)
-trap 'rm -rf "$work"' EXIT
-chmod 755 "$work"
-root=$work/root
-
-mkdir -p "$root"/{usr/{bin,sbin,lib/locale,lib64,share},etc,tmp,dev,proc,sys,run/postgresql,var,data}
-for d in bin sbin lib lib64; do ln -s "usr/$d" "$root/$d"; done
-ln -s ../run "$root/var/run"
-printf '%s\n' root:x:0:0::/:/bin/sh postgres:x:70:70::/data:/bin/sh nobody:x:65534:65534::/tmp:/bin/sh >"$root/etc/passwd"
-printf '%s\n' root:x:0: postgres:x:70: nogroup:x:65534: >"$root/etc/group"
+mkdir -p "$root"/{run/postgresql,data}
+echo postgres:x:70:70::/data:/bin/sh >>"$root/etc/passwd"
+echo postgres:x:70: >>"$root/etc/group"
 install -m 755 "$here/postgres-start" "$root/usr/bin/postgres-start"
-cp -a /usr/lib/locale/C.utf8 "$root/usr/lib/locale/"
 cp -a /usr/share/zoneinfo "$root/usr/share/"
 
 # Where this Postgres looks for its files: it finds them by these paths, so they stay the same.
@@ -50,14 +32,7 @@ cp -a "$share/." "$root$share/"
 {
   printf '%s\n' /bin/sh /bin/cat /bin/cp /bin/sleep
   find "$bin" "$lib" -type f ! -name 'llvmjit*' ! -path '*/bitcode/*' ! -path '*/pgxs/*'
-} >"$work/files"
-{
-  cat "$work/files"
-  xargs ldd <"$work/files" 2>/dev/null | grep -oE '/[^ :)]+' || true
-} | sed -E 's,^/(bin|sbin|lib|lib64)/,/usr/\1/,' | sort -u >"$work/all"
-while read -r f; do
-  [ ! -e "$f" ] || { mkdir -p "$root${f%/*}"; cp -L --preserve=mode "$f" "$root$f"; }
-done <"$work/all"
+} | put
 
 # A ready-made data folder: a server starts on a copy of it. initdb refuses root, and users without a name.
 as=()
@@ -70,14 +45,8 @@ fi
   --locale=C.UTF-8 --no-sync --wal-segsize=1 >"$work/log" 2>&1) || { cat "$work/log" >&2; exit 1; }
 
 chmod 700 "$root/data"
-chmod 1777 "$root/tmp" "$root/run/postgresql"
+chmod 1777 "$root/run/postgresql"
 tar -C "$root" --numeric-owner --owner=0 --group=0 --exclude=./data -cf "$work/image.tar" .
 tar -C "$root" --numeric-owner --owner=70 --group=70 -rf "$work/image.tar" ./data
 tar -C "$work" --numeric-owner --owner=70 --group=70 -rf "$work/image.tar" ./template
-old=$(for name in "${names[@]}"; do there "$name" .Id; done | sort -u)
-new=$(docker import -c 'USER 70:70' -c "ENV PATH=$bin:/usr/bin" -c 'ENTRYPOINT ["/usr/bin/postgres-start"]' \
-  -c "LABEL \"mcpgym.made\"=\"$made\"" "$work/image.tar" "${names[0]}")
-for name in "${names[@]:1}"; do docker tag "$new" "$name"; done
-# What no name points to any more; one in use, or of another name too, stays.
-for id in $old; do docker image rm "$id" >/dev/null 2>&1 || true; done
-echo "images: made ${names[*]} (Postgres $version)"
+finish "$work/image.tar" "Postgres $version" 'USER 70:70' "ENV PATH=$bin:/usr/bin" 'ENTRYPOINT ["/usr/bin/postgres-start"]'

@@ -1,0 +1,204 @@
+package container
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/mcpgym/mcpgym/sandboxes/confine"
+)
+
+// ToolsImage is what sandboxes/images makes: a shell, Python, and the tools of package confine.
+const ToolsImage = "mcpgym/tools"
+
+// hold is what a container does. It begins in confine.Work, as the image says. It reads a line, the number of bytes of an archive,
+// and the archive, which has the program's files and its arguments; then it runs the program for as long as that takes, or until
+// its standard input ends. The exit code is a line of the standard error: who forges it has a program that could exit so.
+const hold = `ulimit -v %d; ulimit -n %d; ulimit -f %d; ulimit -c 0
+read -r n || exit
+head -c "$n" | tar -x -f - -C / --no-same-owner
+. /tmp/.program && rm /tmp/.program
+exec 3<&0
+"$@" </dev/null 3<&- &
+p=$!
+(cat <&3 >/dev/null; kill -9 -1) 2>/dev/null &
+wait $p 2>/dev/null
+printf '\n%s%%d\n' $? >&2`
+
+const exitMark = "mcpgym-exit "
+
+var exited = regexp.MustCompile("\n" + exitMark + "([0-9]{1,3})\n")
+
+// held is a container that waits for its program.
+type held struct {
+	c      *Container
+	stderr *confine.Capped
+	full   chan struct{} // has something when there is more of that than is kept
+	err    error
+}
+
+var errClosed = errors.New("the runner is closed")
+
+type programs struct {
+	e     *Engine
+	image string
+	ready chan held // one that has been started, or is being
+	close func() error
+}
+
+// Programs runs programs in containers of an image made by sandboxes/images, each in one of its own, which is started while
+// nobody waits for it. All processes of a program have twice confine.Memory together. Runs at the same time wait for each
+// other's start.
+func Programs(ctx context.Context, image string) (confine.Runner, error) {
+	e, err := Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &programs{e: e, image: image, ready: make(chan held, 1)}
+	p.close = sync.OnceValue(func() error {
+		h := <-p.ready
+		p.ready <- held{err: errClosed}
+		if h.c == nil {
+			return e.Close()
+		}
+		return errors.Join(h.c.Close(), e.Close())
+	})
+	h := p.start(ctx)
+	if h.err != nil {
+		return nil, errors.Join(h.err, e.Close())
+	}
+	p.ready <- h
+	return p, nil
+}
+
+func (p *programs) start(ctx context.Context) held {
+	h := held{full: make(chan struct{}, 1)}
+	h.stderr = &confine.Capped{Full: func() {
+		select {
+		case h.full <- struct{}{}:
+		default:
+		}
+	}}
+	script := fmt.Sprintf(hold, confine.Memory>>10, confine.OpenFiles, confine.FileSize>>9, exitMark)
+	args := append([]string{"-i"}, confine.Env()...)
+	h.c, h.err = p.e.Run(ctx, Config{
+		Image: p.image, Entrypoint: []string{"/usr/bin/env"}, Args: append(args, "/bin/sh", "-c", script), Stderr: h.stderr,
+		Memory: 2 * confine.Memory, PIDs: confine.Processes + 4, // its init, its shell and what that holds it by
+		Tmpfs: map[string]int64{"/tmp": confine.Space, confine.Work: confine.Space, "/dev/shm": 1 << 20},
+	})
+	return h
+}
+
+func (p *programs) Close() error { return p.close() }
+
+func (p *programs) Run(ctx context.Context, prog confine.Program) (confine.Output, error) {
+	out, err := p.run(ctx, prog)
+	if ctx.Err() != nil {
+		return confine.Output{}, ctx.Err()
+	}
+	if err != nil {
+		return confine.Output{}, fmt.Errorf("run %s in a container: %w", strings.Join(prog.Args[:min(1, len(prog.Args))], ""), err)
+	}
+	return out, nil
+}
+
+func (p *programs) run(ctx context.Context, prog confine.Program) (out confine.Output, err error) {
+	archive, err := pack(prog)
+	if err != nil {
+		return out, err
+	}
+	var h held
+	select {
+	case h = <-p.ready:
+	case <-ctx.Done():
+		return out, ctx.Err()
+	}
+	if errors.Is(h.err, errClosed) {
+		p.ready <- h
+		return out, h.err
+	}
+	go func() { p.ready <- p.start(context.Background()) }() // it is no part of this run
+	if h.err != nil {
+		return out, h.err
+	}
+	ctx, full, stop := prog.Limit(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	stdout := &confine.Capped{Full: full}
+	go func() {
+		_, err := h.c.Write(archive)
+		if err == nil {
+			_, err = io.Copy(stdout, h.c)
+		}
+		ended <- err
+	}()
+	copied := false
+	select {
+	case err = <-ended:
+		copied = true
+	case <-h.full:
+		full()
+	case <-ctx.Done():
+	}
+	closed := h.c.Close()
+	if !copied {
+		<-ended // by the end of the container
+	}
+	if out.Over = confine.Over(ctx); out.Over != "" || ctx.Err() != nil {
+		err = nil
+	}
+	if err = errors.Join(err, closed); err != nil {
+		return out, err
+	}
+	out.Stdout, out.Stderr, out.Exit = stdout.String(), h.stderr.String(), killed
+	if out.Over != "" {
+		return out, nil
+	}
+	// What else of the program was running may have written after it.
+	if at := exited.FindAllStringSubmatchIndex(out.Stderr, -1); at != nil {
+		m := at[len(at)-1]
+		out.Exit, err = strconv.Atoi(out.Stderr[m[2]:m[3]])
+		out.Stderr = out.Stderr[:m[0]] + out.Stderr[m[1]:]
+	}
+	return out, err
+}
+
+// killed is the exit code of what was killed together with the shell that waits for it.
+const killed = 137
+
+// pack makes what a waiting container reads.
+func pack(p confine.Program) ([]byte, error) {
+	files, err := p.Check()
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	add := func(name, text string) error {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))}); err != nil {
+			return err
+		}
+		_, err := io.WriteString(w, text)
+		return err
+	}
+	quoted := "set --"
+	for _, a := range p.Args {
+		quoted += " '" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+	}
+	err = add("tmp/.program", quoted)
+	for _, f := range files {
+		err = errors.Join(err, add(path.Join(confine.Work, f)[1:], p.Files[f]))
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, err
+	}
+	return append([]byte(strconv.Itoa(b.Len())+"\n"), b.Bytes()...), nil
+}
