@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -20,6 +21,8 @@ import (
 
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/policies"
+	"github.com/mcpgym/mcpgym/sandboxes/container"
+	"github.com/mcpgym/mcpgym/sandboxes/postgres"
 )
 
 var update = flag.Bool("update", false, "play the baselines and write their records and the board")
@@ -150,8 +153,14 @@ func report(t *testing.T, path string, problems []Problem) {
 // MCPGYM_REQUIRE names it.
 func openOrSkip(tb testing.TB, entry Entry, driver string) envs.Spec {
 	spec, err := entry.Open(tb.Context(), driver)
-	needs := map[string]string{"local": "postgres", "container": "docker"}[driver]
-	if err != nil && needs != "" && !slices.Contains(strings.Split(os.Getenv("MCPGYM_REQUIRE"), ","), needs) {
+	needs := ""
+	switch {
+	case errors.Is(err, postgres.ErrNotInstalled):
+		needs = "postgres"
+	case errors.Is(err, container.ErrNoEngine), errors.Is(err, container.ErrNoImage):
+		needs = "docker"
+	}
+	if needs != "" && !slices.Contains(strings.Split(os.Getenv("MCPGYM_REQUIRE"), ","), needs) {
 		tb.Skip(err)
 	}
 	require.NoError(tb, err)

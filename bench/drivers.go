@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/envs/files"
 	"github.com/mcpgym/mcpgym/sandboxes"
 	"github.com/mcpgym/mcpgym/sandboxes/container"
+	trees "github.com/mcpgym/mcpgym/sandboxes/files"
 	"github.com/mcpgym/mcpgym/sandboxes/postgres"
 )
 
@@ -43,5 +46,21 @@ func containerPostgres(ctx context.Context) (*postgres.Server, error) {
 	return postgres.Start(ctx, func(ctx context.Context) (i postgres.Instance, err error) {
 		i.Dir, i.Ended, i.Stop, err = container.Postgres(ctx, container.PostgresImage, postgres.Settings()...)
 		return i, err
+	})
+}
+
+// onFiles opens the environment of file trees: they are served by this process, or by a program in a container.
+func onFiles(ctx context.Context, driver string) (envs.Spec, error) {
+	if driver == "local" {
+		return files.Spec(trees.New)
+	}
+	return files.Spec(func(id sandboxes.Identity, setup func(sandboxes.World) (trees.Setup, error), size int) (*trees.Provider, error) {
+		p, err := trees.Remote(ctx, id, setup, size, func(ctx context.Context, home string, stderr io.Writer) (io.ReadWriteCloser, error) {
+			return container.Files(ctx, container.FilesImage, home, stderr)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("open the driver %s: %w", driver, err)
+		}
+		return p, nil
 	})
 }

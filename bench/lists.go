@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/envs/dba"
+	"github.com/mcpgym/mcpgym/envs/files"
 	"github.com/mcpgym/mcpgym/envs/postgres"
 	"github.com/mcpgym/mcpgym/envs/weather"
 	"github.com/mcpgym/mcpgym/policies"
@@ -31,13 +32,14 @@ type Entry struct {
 	Founding func(*envs.Trajectory) float64
 }
 
-// live are the drivers of environments with a database server.
+// live are the drivers of environments whose sandboxes are more than a part of this process.
 var live = []string{"local", "container"}
 
 // Envs lists the environments, sorted by name.
 func Envs() []Entry {
 	return []Entry{
 		{"DBA-v0", "keep a live Postgres database in order, with a linter for its schema", live, []string{"train", "test", "ood"}, 60, onPostgres(dba.Spec), dba.Rules, dba.Founding},
+		{"Files-v0", "find, read and keep in order the files of a project", live, []string{"train", "test", "ood"}, 200, onFiles, files.Rules, nil},
 		{"Postgres-v0", "questions to a live Postgres database, and repairs of it", live, []string{"train", "test", "ood"}, 120, onPostgres(postgres.Spec), postgres.Rules, nil},
 		{"Weather-v0", "questions about an invented weather service", []string{"in-process"}, []string{"train", "test", "ood"}, 500,
 			func(context.Context, string) (envs.Spec, error) { return weather.Spec() }, nil, nil},

@@ -1,0 +1,7 @@
+package bench
+
+import "testing"
+
+func TestFiles(t *testing.T) { reproduce(t, "Files-v0") }
+
+func BenchmarkFiles(b *testing.B) { speed(b, "Files-v0") }
