@@ -39,11 +39,12 @@ reproduce:
 soak:
 	MCPGYM_SOAK=1 $(GO) test -count=1 -timeout 60m ./...
 
-# Twenty seconds on every fuzz target of FUZZ.
+# Twenty seconds on every fuzz target, or on those of the packages FUZZ whose names begin like TARGET.
 FUZZ ?= ./...
+TARGET ?= Fuzz
 fuzz:
 	@for p in $$($(GO) list $(FUZZ)); do \
-	  for f in $$($(GO) test -list '^Fuzz' $$p | grep ^Fuzz); do \
+	  for f in $$($(GO) test -list '^($(TARGET))' $$p | grep ^Fuzz); do \
 	    echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime 20s $$p || exit 1; \
 	  done; \
 	done
