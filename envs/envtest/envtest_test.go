@@ -555,8 +555,13 @@ func reward() rewards.Sum {
 		}
 	}
 	sum := rewards.Sum{answer, state, rewards.ValidCalls(0.1), rewards.Efficiency(0.1), rewards.Hallucination(0.5)}
-	if broken == "invented tools are free" {
+	switch broken {
+	case "invented tools are free":
 		sum = sum[:4]
+	case "gold knows labels", "labels within words", "answer is made up": // the reward does not see it
+		sum[4].Score = func(t *envs.Trajectory) (envs.Part, error) {
+			return part(slices.ContainsFunc(t.Results(), func(r envs.CallResult) bool { return r.Status == envs.StatusUnknown }), "invented tools")
+		}
 	}
 	return sum
 }
