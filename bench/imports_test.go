@@ -35,6 +35,7 @@ var allowed = map[string][]string{
 	"envs/envtest":                    {"envs", "policies", "policies/redteam", "rewards", "sandboxes"},
 	"envs/weather":                    {"envs", "rewards", "sandboxes", "sandboxes/weather"},
 	"envs/postgres":                   {"envs", "policies/redteam", "rewards", "sandboxes", "sandboxes/postgres"},
+	"envs/lint":                       {"envs", "rewards", "sandboxes", "sandboxes/confine", "sandboxes/files", "sandboxes/lint"},
 	"envs/dba":                        {"envs", "policies/redteam", "rewards", "sandboxes", "sandboxes/lint", "sandboxes/postgres"},
 	"envs/files":                      {"envs", "rewards", "sandboxes", "sandboxes/files"},
 	"bench":                           {"envs", "envs/dba", "envs/files", "envs/postgres", "envs/weather", "policies", "rewards", "sandboxes", "sandboxes/container", "sandboxes/files", "sandboxes/postgres"},

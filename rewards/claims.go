@@ -23,7 +23,7 @@ const entityMark = "x-entity"
 // task's system text or prompt, not in the tools, not in an observation of an earlier turn. To stand there is to be a whole
 // word or phrase, in any case; a name with points, such as a table's with its schema, may also stand there in parts. Calls that
 // were refused count, since what was sent is what counts; a call that is not JSON holds no values. Each value is listed once,
-// in the order of the calls, and no more than a hundred are.
+// in the order of the calls, and no more than a hundred are; of one that is very long only the beginning.
 func InventedReferences(t *envs.Trajectory) []string {
 	var invented []string
 	before := make([]said, 0, 2+countResults(t))
@@ -48,7 +48,11 @@ func InventedReferences(t *envs.Trajectory) []string {
 				continue
 			}
 			for _, v := range references(nil, &schema, 0, &args, 0) {
-				if len(invented) < maxClaims && !slices.Contains(invented, v) && !anySays(before, v) && !toolsSay(t, v) && !qualified(t, before, v) {
+				long := len(v) > maxReference
+				if long {
+					v = fmt.Sprintf("%.60s...", v)
+				}
+				if len(invented) < maxClaims && !slices.Contains(invented, v) && (long || !anySays(before, v) && !toolsSay(t, v) && !qualified(t, before, v)) {
 					invented = append(invented, v)
 				}
 			}
@@ -262,6 +266,8 @@ type claims struct {
 const (
 	maxClaims = 100  // of one answer, and invented references; more claims count as one that is not supported
 	maxPaired = 1000 // numbers of a record whose differences are looked at
+
+	maxReference = 4096 // bytes; nothing is named by more
 )
 
 // tooMany counts a value that is about to be judged, and says whether it is one too many.

@@ -506,6 +506,11 @@ func TestInventedReferences(t *testing.T) {
 			require.Equal(t, want, len(rewards.InventedReferences(tr)) == 0, value)
 		}
 	})
+	t.Run("very long", func(t *testing.T) {
+		tr := with(record("", "", ok("get", `{}`)), `{"id":"`+strings.Repeat("A", 1<<20)+`"}`)
+		tr.Tools = []sandboxes.Tool{{Name: "get", InputSchema: json.RawMessage(`{"properties":{"id":{"x-entity":true}}}`)}}
+		require.Equal(t, []string{strings.Repeat("A", 60) + "..."}, rewards.InventedReferences(tr))
+	})
 	t.Run("not seen yet", func(t *testing.T) {
 		tools := []sandboxes.Tool{{Name: "get", InputSchema: json.RawMessage(schema)}}
 		tr := with(record("", "ANSWER: 5", ok("get", `{"id":"ABC-1234"}`), ok("get", `{}`)), `{"id":"ABC-1234"}`, `{"id":"ABC-1234"}`)
