@@ -200,7 +200,7 @@ func (l *lease) revive(ctx context.Context) error {
 	hangUp(l.agent)
 	// What does not listen to us, such as a function that catches every cancellation, goes on and keeps its locks.
 	limited, cancel := context.WithTimeout(ctx, StatementLimit/2)
-	_ = l.pg.exec(limited, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = "+Literal(l.role)) // connect will say
+	_ = l.pg.exec(limited, "SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE usename = "+Literal(l.role)) // waits for its end; connect will say
 	cancel()
 	limited, cancel = context.WithTimeout(ctx, StatementLimit/2)
 	defer cancel()
