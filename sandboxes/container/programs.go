@@ -149,7 +149,9 @@ func (p *programs) run(ctx context.Context, prog confine.Program) (out confine.O
 	case <-ctx.Done():
 	}
 	closed := h.c.Close()
-	if !copied {
+	if copied {
+		closed = nil // the program has ended by itself, and what it wrote is here: a busy engine removes it later
+	} else {
 		<-ended // by the end of the container
 	}
 	if out.Over = confine.Over(ctx); out.Over != "" || ctx.Err() != nil {
