@@ -21,7 +21,7 @@ lint:
 
 # Latencies and rates of every environment, or of ENV alone, into results/<env>.speed.txt.
 bench:
-	@for e in $(or $(ENV),Weather Files Postgres DBA); do \
+	@for e in $(or $(ENV),Weather Files Lint Postgres DBA); do \
 	  file=results/$$(echo $$e | tr A-Z a-z).speed.txt; \
 	  $(GO) test -count=1 -timeout 30m -run '^$$' -bench "$$e" ./bench > $$file.tmp && mv $$file.tmp $$file && cat $$file || { cat $$file.tmp; rm $$file.tmp; exit 1; }; \
 	done

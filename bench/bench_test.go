@@ -21,7 +21,9 @@ import (
 
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/policies"
+	"github.com/mcpgym/mcpgym/sandboxes/confine"
 	"github.com/mcpgym/mcpgym/sandboxes/container"
+	"github.com/mcpgym/mcpgym/sandboxes/lint"
 	"github.com/mcpgym/mcpgym/sandboxes/postgres"
 )
 
@@ -159,6 +161,8 @@ func openOrSkip(tb testing.TB, entry Entry, driver string) envs.Spec {
 		needs = "postgres"
 	case errors.Is(err, container.ErrNoEngine), errors.Is(err, container.ErrNoImage):
 		needs = "docker"
+	case errors.Is(err, confine.ErrUnavailable), errors.Is(err, lint.ErrNoLinters):
+		needs = "lint"
 	}
 	if needs != "" && !slices.Contains(strings.Split(os.Getenv("MCPGYM_REQUIRE"), ","), needs) {
 		tb.Skip(err)

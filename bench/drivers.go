@@ -8,7 +8,9 @@ import (
 
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/envs/files"
+	"github.com/mcpgym/mcpgym/envs/lint"
 	"github.com/mcpgym/mcpgym/sandboxes"
+	"github.com/mcpgym/mcpgym/sandboxes/confine"
 	"github.com/mcpgym/mcpgym/sandboxes/container"
 	trees "github.com/mcpgym/mcpgym/sandboxes/files"
 	"github.com/mcpgym/mcpgym/sandboxes/postgres"
@@ -34,10 +36,10 @@ func onPostgres(open func(context.Context, *postgres.Server) (envs.Spec, error))
 	}
 }
 
-// served is a provider that ends its server when it is closed.
+// served is a provider that ends what serves it when it is closed.
 type served struct {
 	sandboxes.Provider
-	server *postgres.Server
+	server io.Closer
 }
 
 func (s served) Close() error { return errors.Join(s.Provider.Close(), s.server.Close()) }
@@ -49,12 +51,12 @@ func containerPostgres(ctx context.Context) (*postgres.Server, error) {
 	})
 }
 
-// onFiles opens the environment of file trees: they are served by this process, or by a program in a container.
-func onFiles(ctx context.Context, driver string) (envs.Spec, error) {
+// treesOn opens providers of file trees, which are served by this process, or by a program in a container.
+func treesOn(ctx context.Context, driver string) func(sandboxes.Identity, func(sandboxes.World) (trees.Setup, error), int) (*trees.Provider, error) {
 	if driver == "local" {
-		return files.Spec(trees.New)
+		return trees.New
 	}
-	return files.Spec(func(id sandboxes.Identity, setup func(sandboxes.World) (trees.Setup, error), size int) (*trees.Provider, error) {
+	return func(id sandboxes.Identity, setup func(sandboxes.World) (trees.Setup, error), size int) (*trees.Provider, error) {
 		p, err := trees.Remote(ctx, id, setup, size, func(ctx context.Context, home string, stderr io.Writer) (io.ReadWriteCloser, error) {
 			return container.Files(ctx, container.FilesImage, home, stderr)
 		})
@@ -62,5 +64,29 @@ func onFiles(ctx context.Context, driver string) (envs.Spec, error) {
 			return nil, fmt.Errorf("open the driver %s: %w", driver, err)
 		}
 		return p, nil
-	})
+	}
+}
+
+func onFiles(ctx context.Context, driver string) (envs.Spec, error) {
+	return files.Spec(treesOn(ctx, driver))
+}
+
+// onLint opens the environment of code. Linters and tests run confined, by bubblewrap or each in a container.
+func onLint(ctx context.Context, driver string) (envs.Spec, error) {
+	confined := confine.Local
+	if driver == "container" {
+		confined = func(ctx context.Context) (confine.Runner, error) {
+			return container.Programs(ctx, container.ToolsImage)
+		}
+	}
+	run, err := confined(ctx)
+	if err != nil {
+		return envs.Spec{}, fmt.Errorf("open the driver %s: %w", driver, err)
+	}
+	spec, err := lint.Spec(ctx, treesOn(ctx, driver), run)
+	if err != nil {
+		return envs.Spec{}, errors.Join(err, run.Close())
+	}
+	spec.Sandboxes = served{spec.Sandboxes, run}
+	return spec, nil
 }

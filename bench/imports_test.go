@@ -38,7 +38,7 @@ var allowed = map[string][]string{
 	"envs/lint":                       {"envs", "rewards", "sandboxes", "sandboxes/confine", "sandboxes/files", "sandboxes/lint"},
 	"envs/dba":                        {"envs", "policies/redteam", "rewards", "sandboxes", "sandboxes/lint", "sandboxes/postgres"},
 	"envs/files":                      {"envs", "rewards", "sandboxes", "sandboxes/files"},
-	"bench":                           {"envs", "envs/dba", "envs/files", "envs/postgres", "envs/weather", "policies", "rewards", "sandboxes", "sandboxes/container", "sandboxes/files", "sandboxes/postgres"},
+	"bench":                           {"envs", "envs/dba", "envs/files", "envs/lint", "envs/postgres", "envs/weather", "policies", "rewards", "sandboxes", "sandboxes/confine", "sandboxes/container", "sandboxes/files", "sandboxes/postgres"},
 	"bench/mcpgym":                    {"bench", "envs", "sandboxes"},
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/envs/dba"
 	"github.com/mcpgym/mcpgym/envs/files"
+	"github.com/mcpgym/mcpgym/envs/lint"
 	"github.com/mcpgym/mcpgym/envs/postgres"
 	"github.com/mcpgym/mcpgym/envs/weather"
 	"github.com/mcpgym/mcpgym/policies"
@@ -40,6 +41,7 @@ func Envs() []Entry {
 	return []Entry{
 		{"DBA-v0", "keep a live Postgres database in order, with a linter for its schema", live, []string{"train", "test", "ood"}, 60, onPostgres(dba.Spec), dba.Rules, dba.Founding},
 		{"Files-v0", "find, read and keep in order the files of a project", live, []string{"train", "test", "ood"}, 200, onFiles, files.Rules, nil},
+		{"Lint-v0", "mend modules of Python and shell scripts, with linters and hidden tests", live, []string{"train", "test", "ood"}, 60, onLint, lint.Rules, nil},
 		{"Postgres-v0", "questions to a live Postgres database, and repairs of it", live, []string{"train", "test", "ood"}, 120, onPostgres(postgres.Spec), postgres.Rules, nil},
 		{"Weather-v0", "questions about an invented weather service", []string{"in-process"}, []string{"train", "test", "ood"}, 500,
 			func(context.Context, string) (envs.Spec, error) { return weather.Spec() }, nil, nil},
