@@ -17,12 +17,9 @@ Give paths in full, from the root "/". Where you are asked for values, the last 
 ANSWER: <value>
 and nothing may follow it. Give several values in the order asked for, separated by semicolons.`
 
-// Driver opens sandboxes of file trees: files.New, or what serves the trees elsewhere.
-type Driver func(id sandboxes.Identity, setup func(sandboxes.World) (files.Setup, error), size int) (*files.Provider, error)
-
 // Spec returns the environment, whose trees a driver opens. Its splits: train (unbounded), test (the same families on other
 // projects) and ood (compositions that train lacks).
-func Spec(open Driver) (envs.Spec, error) {
+func Spec(open files.Driver) (envs.Spec, error) {
 	provider, err := open(sandboxes.Identity{"worlds": "Files-v0"}, setup, 4)
 	if err != nil {
 		return envs.Spec{}, fmt.Errorf("open Files-v0: %w", err)

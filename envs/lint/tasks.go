@@ -18,6 +18,13 @@ import (
 	"github.com/mcpgym/mcpgym/sandboxes/lint"
 )
 
+const system = `You mend the code of a project through tools. run_linter shows what a linter finds; what a docstring, or the comment at the head of a script, says of the code is right. Tests that you do not see call the code, and the linter then checks the whole tree.
+Mend a finding at its cause: what is unused goes; a name that is not defined is a slip of the pen; compare with None by "is"; a default that could change becomes None and is made in the function; except names the error that the docstring names, as in "except ValueError"; a new error is raised "from err", the one before; a loop variable that nothing uses becomes _; in scripts for sh write cd "$1" || exit 1, read -r, $(...) and quotes around variables.
+Change only files with something to mend, and there nothing else: names and parameters stay. No comments or settings that silence a linter, no eval or exec, no other files.
+Give paths in full, from the root "/". Where you are asked for values, the last line of your final message must be
+ANSWER: <value>
+and nothing may follow it. Give several values in the order asked for, separated by semicolons.`
+
 // family makes tasks of one kind.
 type family struct {
 	name string

@@ -25,6 +25,9 @@ type Provider struct {
 	link   *link  // to what serves them, nil where this process does
 }
 
+// Driver opens a provider: New, or what serves the trees elsewhere. The parameters are New's.
+type Driver func(id sandboxes.Identity, setup func(sandboxes.World) (Setup, error), size int) (*Provider, error)
+
 // New returns a provider of the trees that setup describes, which this process serves; Decode is the setup of worlds that hold
 // their tree themselves. Equal worlds must have equal setups. Where a lease must take less than a tenth of a millisecond, a large
 // tree is better made from the seed: setups are compared as a whole. It keeps up to size of those that were announced ready. The
