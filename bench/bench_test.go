@@ -70,27 +70,27 @@ func reproduce(t *testing.T, name string) {
 			}
 		})
 	}
-	records, err := LoadResults(results)
-	require.NoError(t, err)
 	for _, split := range entry.recorded() {
 		for _, b := range Baselines() {
 			require.FileExists(t, RecordPath(results, name, b.Name, split), "no record of a baseline: go test ./bench -update")
 		}
 	}
-	texts, pictures, err := Generated(results, records)
+	find := committed
+	if *update {
+		find = allResults
+	}
+	all, err := find()
 	require.NoError(t, err)
-	for path, data := range texts {
+	for path, data := range all.texts {
 		have, err := os.ReadFile(path)
 		if err != nil || string(have) != string(data) {
 			t.Errorf("%s is not what the records give: go test ./bench -update (%v)", path, err)
 		}
 	}
-	for path := range pictures {
+	for path := range all.pictures {
 		require.FileExists(t, path)
 	}
-	boards, err := Boards(records)
-	require.NoError(t, err)
-	for _, b := range boards {
+	for _, b := range all.boards {
 		if b.Env != name {
 			continue
 		}
@@ -109,6 +109,27 @@ func reproduce(t *testing.T, name string) {
 		}
 	}
 }
+
+// generated is what all records give.
+type generated struct {
+	texts, pictures map[string][]byte
+	boards          []Board
+}
+
+func allResults() (g generated, err error) {
+	records, err := LoadResults(results)
+	if err != nil {
+		return g, err
+	}
+	if g.texts, g.pictures, err = Generated(results, records); err != nil {
+		return g, err
+	}
+	g.boards, err = Boards(records)
+	return g, err
+}
+
+// committed is what the records give as long as no test writes any.
+var committed = sync.OnceValues(allResults)
 
 // playedAnew plays a record's policy again, if it is a baseline, and says whether that gives the record, byte for byte: the
 // same actions in fresh sandboxes, and all that came of them. On another major version of a program it does not try.

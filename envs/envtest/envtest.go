@@ -14,7 +14,8 @@ import (
 )
 
 // Check proves a Spec: every rule is a subtest on fresh environments under a deadline, and a failure names the rule's reason.
-// It plays a few tasks of each family of each split; with MCPGYM_SOAK set, all of the first 500 of each split.
+// It plays a few tasks of each family of each split, fewer of a family that an earlier split has, too; with MCPGYM_SOAK set,
+// all of the first 500 of each split.
 func Check(t *testing.T, spec envs.Spec) {
 	t.Helper()
 	if err := spec.Validate(); err != nil {
@@ -81,7 +82,7 @@ type checker struct {
 	*testing.T
 	spec  envs.Spec
 	tasks []envs.Task // a few of each family and split
-	each  []envs.Task // of these the first of each family and split, for rules that find nothing new in a second one; all with MCPGYM_SOAK
+	each  []envs.Task // of these the first of each family, for rules that find nothing new in a second one; all with MCPGYM_SOAK
 	known *known
 	ctx   context.Context
 	own   *envs.Env // nil until it is needed

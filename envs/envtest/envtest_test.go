@@ -352,7 +352,11 @@ func provider(t *testing.T) sandboxes.Provider {
 	list := func() server.ServerTool {
 		return mcpmem.Tool("list_boxes", about, listBoxes, mcp.WithReadOnlyHintAnnotation(true))
 	}
-	label := mcp.WithString("label", mcp.Required(), mcpmem.Entity, mcp.Description("Label of a box"))
+	longest := 1 << 30
+	if broken != "" && broken != "much kills the server" {
+		longest = 100 // the server need not read ten megabytes in every process
+	}
+	label := mcp.WithString("label", mcp.Required(), mcpmem.Entity, mcp.Description("Label of a box"), mcp.MaxLength(longest))
 	srv := server.NewMCPServer("shelf", "1")
 	look := "Look how much a box holds."
 	if broken == "tools hold the answers" {

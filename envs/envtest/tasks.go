@@ -19,7 +19,7 @@ type family struct {
 
 const (
 	scanned   = 500 // tasks of a split that are looked at
-	perFamily = 2   // of which this many of each family are played
+	perFamily = 2   // of which this many of each family are played, and one where an earlier split has the family, too
 	answers   = 100 // of each family whose answers are counted
 	compared  = 100 // tasks of a split that are generated anew
 )
@@ -39,17 +39,25 @@ func scan(spec envs.Spec, backwards bool) map[string][]envs.Task {
 	return first
 }
 
-// sample takes a few tasks of each family and split, and the first of each, out of the first of each split.
+// sample takes a few tasks of each family and split, and the first of each family, out of the first of each split.
 func sample(spec envs.Spec, first map[string][]envs.Task) (tasks, each []envs.Task) {
+	seen := map[string]bool{} // in an earlier split
 	for _, name := range spec.SplitNames() {
 		count := map[string]int{}
 		for _, t := range first[name] {
-			if count[t.Family]++; soak() || count[t.Family] <= perFamily {
+			most := perFamily
+			if seen[t.Family] {
+				most = 1
+			}
+			if count[t.Family]++; soak() || count[t.Family] <= most {
 				tasks = append(tasks, t)
 			}
-			if soak() || count[t.Family] == 1 {
+			if soak() || count[t.Family] == 1 && !seen[t.Family] {
 				each = append(each, t)
 			}
+		}
+		for family := range count {
+			seen[family] = true
 		}
 	}
 	return tasks, each

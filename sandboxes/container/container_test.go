@@ -95,7 +95,16 @@ func shell(t *testing.T, e *Engine, cfg Config, script string) string {
 	return string(out) + errs.tail()
 }
 
+// inTurn skips a test with -short, which is for the race detector: in this one, one thing happens after the other.
+func inTurn(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("nothing happens at once")
+	}
+}
+
 func TestHardened(t *testing.T) {
+	inTurn(t)
 	e := engine(t)
 	for _, tt := range []struct {
 		name, script string
@@ -129,6 +138,7 @@ func TestHardened(t *testing.T) {
 
 // Neither this machine, by any of its addresses, nor anything beyond it can be reached.
 func TestNoNetwork(t *testing.T) {
+	inTurn(t)
 	e := engine(t)
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	require.NoError(t, err)
@@ -173,6 +183,7 @@ func TestNoNetwork(t *testing.T) {
 
 // A bomb whose shell ignores the end of its input: the machine goes on, and Close ends it.
 func TestForkBomb(t *testing.T) {
+	inTurn(t)
 	e := engine(t)
 	c, err := e.Run(t.Context(), Config{Image: PostgresImage, Entrypoint: []string{"/bin/sh", "-c", "f() { f | f & }; echo on; f 2>/dev/null & while :; do read x; done"}})
 	require.NoError(t, err)
@@ -307,11 +318,9 @@ func TestPostgresErrors(t *testing.T) {
 }
 
 func TestPostgresTimes(t *testing.T) {
+	inTurn(t)
 	engine(t)
-	cycles := 10
-	if testing.Short() {
-		cycles = 2
-	}
+	const cycles = 5
 	var start, end []time.Duration
 	for range cycles {
 		t0 := time.Now()

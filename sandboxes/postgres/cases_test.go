@@ -105,6 +105,7 @@ func FuzzEncodeArray(f *testing.F) {
 const guarded = `CREATE TABLE items (id serial PRIMARY KEY, label text); INSERT INTO items (label) VALUES ('a'), ('b'), ('c')`
 
 func TestCasesSQLGuard(t *testing.T) {
+	inTurn(t)
 	onDrivers(t, func(t *testing.T, s *Server) {
 		p, err := New(t.Context(), s, nil, func(sandboxes.World) (string, bool, error) { return guarded, true, nil }, 1)
 		require.NoError(t, err)

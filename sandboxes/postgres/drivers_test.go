@@ -73,13 +73,25 @@ func (d driver) there(t testing.TB, err error) {
 	require.NoError(t, err)
 }
 
-// onDrivers runs a test on the shared server of each driver, with -short on the first alone: what the race detector looks
-// for is the same on all.
+// tested are the drivers to run tests on, with -short the first alone: what the race detector looks for is the same on all.
+func tested() []driver {
+	if testing.Short() {
+		return drivers[:1]
+	}
+	return drivers
+}
+
+// inTurn skips a test with -short, which is for the race detector: in this one, one thing happens after the other.
+func inTurn(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("nothing happens at once")
+	}
+}
+
+// onDrivers runs a test on the shared server of each driver.
 func onDrivers(t *testing.T, test func(t *testing.T, s *Server)) {
-	for i, d := range drivers {
-		if i > 0 && testing.Short() {
-			break
-		}
+	for _, d := range tested() {
 		t.Run(d.name, func(t *testing.T) {
 			s, err := d.shared()
 			d.there(t, err)
@@ -128,35 +140,4 @@ func works(ctx context.Context, p *Provider, start sandboxes.State) error {
 		stateErr = fmt.Errorf("the state differs: %q", state.Diff)
 	}
 	return errors.Join(err, stateErr, box.Close())
-}
-
-// What an agent sees, and what it leaves, is the same whatever the server runs in.
-func TestDriversAgree(t *testing.T) {
-	var first []string
-	for i, d := range drivers {
-		s, err := d.shared()
-		d.there(t, err)
-		var seen []string
-		for _, readOnly := range []bool{false, true} {
-			p := provider(t, s, readOnly, 1)
-			seen = append(seen, p.Identity()["postgres major"])
-			for _, list := range attacks {
-				box := leased(t, p, 1)
-				for _, q := range list {
-					r := ask(t, box, strings.TrimLeft(q, "!?"))
-					if r.Volatile {
-						r.Text = "volatile"
-					}
-					seen = append(seen, fmt.Sprintf("%s: %v %s", q, r.IsError, r.Text))
-				}
-				state := stateOf(t, box)
-				seen = append(seen, state.Hash, strings.Join(state.Diff, "\n"))
-				require.NoError(t, box.Close())
-			}
-		}
-		if i == 0 {
-			first = seen
-		}
-		require.Equal(t, first, seen, d.name)
-	}
 }

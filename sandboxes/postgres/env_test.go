@@ -119,7 +119,7 @@ func lostWrites(t *testing.T, s *Server) (counts []string) {
 
 // A write whose answer is lost was made once, and is not sent again.
 func TestCasesLostAnswer(t *testing.T) {
-	for _, d := range drivers {
+	for _, d := range tested() {
 		t.Run("C082/"+d.name, func(t *testing.T) {
 			w := &wire{boot: d.boot, mark: []byte("lost write"), cut: true}
 			s := driver{name: d.name, boot: w.start}.start(t)
@@ -191,7 +191,7 @@ func play(t *testing.T, e *envs.Env, sql string) envs.CallResult {
 // The episode whose server dies is void. The one whose agent ends its session is not.
 func TestVoid(t *testing.T) {
 	t.Parallel()
-	for _, d := range drivers {
+	for _, d := range tested() {
 		t.Run("server dies/"+d.name, func(t *testing.T) {
 			t.Parallel()
 			s := d.start(t)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/sandboxes"
+	processes "github.com/mcpgym/mcpgym/sandboxes/internal/owner"
 )
 
 // postmasterOf gives the process, as this machine numbers it, that listens on a server's socket.
@@ -169,7 +170,7 @@ func TestStricken(t *testing.T) {
 		{name: "container killed", only: "docker", do: func(t *testing.T, postmaster int, _ *lease) { docker(t, postmaster, "kill") }},
 		{name: "container paused", only: "docker", slow: true, do: func(t *testing.T, postmaster int, _ *lease) { docker(t, postmaster, "pause") }},
 	} {
-		for _, d := range drivers {
+		for _, d := range tested() {
 			if strike.only != "" && strike.only != d.name {
 				continue
 			}
@@ -241,6 +242,7 @@ func TestStricken(t *testing.T) {
 
 // An agent whose statement needs more memory than there is ends all sessions of the server. That is its own doing.
 func TestMemory(t *testing.T) {
+	inTurn(t)
 	d := drivers[1] // the other one has no limit
 	d.boot = func(ctx context.Context) (Instance, error) {
 		i, err := bootContainer(ctx)
@@ -264,6 +266,7 @@ func TestMemory(t *testing.T) {
 
 // A disk that is full is an error of SQL to whoever needs room, and nobody's end.
 func TestFullDisk(t *testing.T) {
+	inTurn(t)
 	d := drivers[1] // the other one has no disk of its own
 	d.reach(t)
 	s := d.start(t)
@@ -295,7 +298,7 @@ func TestFullDisk(t *testing.T) {
 // A server that takes no sessions any more is given up, although those that it has go on.
 func TestServerTakesNoSessions(t *testing.T) {
 	t.Parallel()
-	for _, d := range drivers {
+	for _, d := range tested() {
 		t.Run(d.name, func(t *testing.T) {
 			d.reach(t)
 			if testing.Short() {
@@ -340,14 +343,14 @@ func holdings(t testing.TB) (all []string) {
 	owners, err := filepath.Glob(filepath.Join(os.TempDir(), "mcpgym-postgres-*", "owner"))
 	require.NoError(t, err)
 	for _, f := range owners {
-		if who, _ := os.ReadFile(f); strings.HasPrefix(string(who), own+"/") {
+		if who, _ := os.ReadFile(f); string(who) == processes.Self() {
 			all = append(all, f)
 		}
 	}
 	ours := []string{prefix + own + "-"}
 	containers, _ := exec.Command("docker", "ps", "-a", "--format", `{{.ID}} {{.Label "mcpgym.owner"}}`).Output() // none without an engine
 	for line := range strings.Lines(string(containers)) {
-		if id, who, _ := strings.Cut(line, " "); strings.HasPrefix(who, own+"/") {
+		if id, who, _ := strings.Cut(strings.TrimSpace(line), " "); who == processes.Self() {
 			all, ours = append(all, id), append(ours, id)
 		}
 	}
@@ -393,7 +396,7 @@ func TestOpenAndCancel(t *testing.T) {
 		require.NoError(t, current(t, s).evict(t.Context(), 0))
 		before, held, goroutines := left(t, s), holdings(t), runtime.NumGoroutine()
 		dir := current(t, s).Dir
-		for range cycles(50, 200) {
+		for range cycles(24, 200) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(90_000))*time.Microsecond)
 			box, err := p.Lease(ctx, sandboxes.World{Seed: 1})
 			cancel()
@@ -424,13 +427,13 @@ func TestOpenAndCancel(t *testing.T) {
 
 // So does a server whose caller goes away while it starts, or while its first world is made.
 func TestCasesStartAndCancel(t *testing.T) {
-	for _, d := range drivers {
+	for _, d := range tested() {
 		t.Run("C111/"+d.name, func(t *testing.T) {
 			_, err := d.shared() // what is made once is made
 			d.there(t, err)
 			rng := rand.New(rand.NewPCG(3, 4))
 			held, goroutines := holdings(t), runtime.NumGoroutine()
-			for range cycles(6, 40) {
+			for range cycles(4, 40) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(1200))*time.Millisecond)
 				err := startAndLease(ctx, d)
 				cancel()

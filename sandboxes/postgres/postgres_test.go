@@ -206,6 +206,7 @@ func TestCallCancelled(t *testing.T) {
 }
 
 func TestResultLimits(t *testing.T) {
+	inTurn(t)
 	onDrivers(t, func(t *testing.T, s *Server) {
 		box := leased(t, provider(t, s, false, 1), 1)
 		var out struct {
@@ -268,6 +269,7 @@ func TestOtherTools(t *testing.T) {
 }
 
 func TestState(t *testing.T) {
+	inTurn(t)
 	onDrivers(t, func(t *testing.T, s *Server) {
 		p := provider(t, s, false, 1)
 		start := stateOf(t, leased(t, p, 1))
@@ -337,6 +339,7 @@ func TestStateBound(t *testing.T) {
 
 // Rows that are large when they are read, but not in the database, differ to their last byte.
 func TestStateOfLongRows(t *testing.T) {
+	inTurn(t)
 	onDrivers(t, func(t *testing.T, s *Server) {
 		p := provider(t, s, false, 1)
 		var seen []string

@@ -124,6 +124,7 @@ func TestTools(t *testing.T) {
 
 // Templates that nobody uses make room for others, and are built again where somebody wants them.
 func TestTemplatesAreEvicted(t *testing.T) {
+	inTurn(t)
 	onDrivers(t, func(t *testing.T, s *Server) {
 		c := current(t, s)
 		setup := func(i int) string {
@@ -192,6 +193,7 @@ func TestTemplatesAreEvicted(t *testing.T) {
 
 // The state of a reader that has only queried is not read again, any other is.
 func TestReadersState(t *testing.T) {
+	inTurn(t)
 	onDrivers(t, func(t *testing.T, s *Server) {
 		first, err := s.open(t.Context(), shop, true)
 		require.NoError(t, err)
@@ -253,6 +255,7 @@ func leaseState(t *testing.T, l *lease) sandboxes.State {
 
 // An agent that fills its database is told where the end is. Others and those that come go on meanwhile.
 func TestGrowthIsLimited(t *testing.T) {
+	inTurn(t)
 	onDrivers(t, func(t *testing.T, s *Server) {
 		p := provider(t, s, false, 1)
 		hog, sibling := leased(t, p, 1), leased(t, p, 1)
