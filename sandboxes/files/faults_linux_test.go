@@ -164,7 +164,7 @@ func TestServerHangs(t *testing.T) {
 			_, err := a.Session().Call(short, "read_text_file", json.RawMessage(`{"path":"readme.md"}`))
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.True(t, sandboxes.AliveOf(a.Session()), "a call may take long")
-			short, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+			short, cancel = context.WithTimeout(t.Context(), shortest+200*time.Millisecond)
 			defer cancel()
 			_, err = a.Session().Tools(short)
 			require.ErrorIs(t, err, context.DeadlineExceeded)

@@ -23,6 +23,9 @@ const nobody = 65534
 // silence is how long a server may take for what is asked of it for us, not for an agent. One that takes longer hangs.
 const silence = 10 * time.Second
 
+// shortest is how much of that a caller must have had left for a missing answer to say anything of the server.
+const shortest = time.Second
+
 // Boot starts a program that runs Serve for the trees in home, as the user that home belongs to, and returns the way to its input
 // and output; its standard error goes to stderr. Read, Write and Close are called concurrently. Close ends the program and what
 // it runs in, whatever state they are in, and with them Read and Write. The program ends with this process, too. A Boot whose
@@ -160,7 +163,7 @@ func (r *remote) ask(ctx context.Context, what string, folders ...string) (strin
 	limited, cancel := context.WithTimeout(ctx, silence)
 	defer cancel()
 	said, err := r.tell(limited, what, folders...)
-	if limit, _ := limited.Deadline(); errors.Is(err, context.DeadlineExceeded) && limit.After(start) {
+	if limit, _ := limited.Deadline(); errors.Is(err, context.DeadlineExceeded) && limit.Sub(start) >= shortest {
 		r.failed.Store(true)
 		err = &sandboxes.Fault{Kind: sandboxes.FaultHung, Op: what, Msg: fmt.Sprintf("no answer within %.1f s", limit.Sub(start).Seconds()), Err: err}
 	}
