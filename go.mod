@@ -5,6 +5,7 @@ go 1.26.5
 require (
 	codeberg.org/go-fonts/liberation v0.5.0
 	github.com/agnivade/levenshtein v1.2.2
+	github.com/ardanlabs/jinja v1.8.0
 	github.com/containerd/errdefs v1.0.0
 	github.com/go-json-experiment/json v1.27.2
 	github.com/jackc/pgx/v5 v5.13.0

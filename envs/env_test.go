@@ -934,8 +934,8 @@ func TestActionsAreRecordedSoThatTheyReadBack(t *testing.T) {
 		{"arguments nested too deeply", turn(call("a", "get", strings.Repeat("[", 1001)+strings.Repeat("]", 1001))),
 			turn(envs.Call{ID: "a", Name: "get", Malformed: strings.Repeat("[", 1001) + strings.Repeat("]", 1001)})},
 		{"a broken call that is not UTF-8", turn(envs.Call{ID: "a", Name: "get", Malformed: "\xff"}), turn(envs.Call{ID: "a", Name: "get", Malformed: "\ufffd"})},
-		{"a sampled turn", envs.Action{Text: "a", Sample: &envs.Sample{Tokens: []int{1, 2}, LogProbs: []float32{-0.1, -math.MaxFloat32}, Version: 3}},
-			envs.Action{Text: "a", Sample: &envs.Sample{Tokens: []int{1, 2}, LogProbs: []float32{-0.1, -math.MaxFloat32}, Version: 3}}},
+		{"a sampled turn", envs.Action{Text: "a", Sample: &envs.Sample{Tokens: []int32{1, 2}, LogProbs: []float32{-0.1, -math.MaxFloat32}, Version: 3}},
+			envs.Action{Text: "a", Sample: &envs.Sample{Tokens: []int32{1, 2}, LogProbs: []float32{-0.1, -math.MaxFloat32}, Version: 3}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &shops{}
@@ -956,7 +956,7 @@ func TestTrajectoryRoundTrip(t *testing.T) {
 		envs.Action{Text: "<first> & \u2028 a\xff", Reasoning: "hm", Calls: []envs.Call{
 			call("", "put", "{\"name\": \"<a>\\u2028\u2028\",\n \"text\":\"é\\u00e9\\/\"}"), getSeed, call("x", "gett", `{`), call("", "get", `{"name":1,"b":2,"a":3}`)}},
 		envs.Action{Calls: []envs.Call{call("", "big", `{"n":1000}`), call("", "find", `{"z":9007199254740993,"y":1.50}`), {Name: "get", Malformed: "\xff{"}},
-			Sample: &envs.Sample{Tokens: []int{5}, LogProbs: []float32{-0.30000001}, Version: 1}},
+			Sample: &envs.Sample{Tokens: []int32{5}, LogProbs: []float32{-0.30000001}, Version: 1}},
 		turn(call("", "find", `{"name":`+strings.Repeat("[", 9990)+strings.Repeat("]", 9990)+`}`)),
 		done)
 	first := encode(t, env.Trajectory())

@@ -61,7 +61,7 @@ type Action struct {
 
 // Sample is what a sampling engine knows about a turn: its tokens and their log-probabilities, in order, of equal length.
 type Sample struct {
-	Tokens   []int     `json:"tokens"`
+	Tokens   []int32   `json:"tokens"`
 	LogProbs []float32 `json:"logprobs"`
 	Version  int       `json:"version"` // of the weights
 }

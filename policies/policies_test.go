@@ -202,7 +202,7 @@ func TestOracle(t *testing.T) {
 }
 
 func TestReplay(t *testing.T) {
-	sampled := envs.Action{Text: "12", Reasoning: "7 + 5", Sample: &envs.Sample{Tokens: []int{1, 2}, LogProbs: []float32{-0.5, -1.25}, Version: 3}}
+	sampled := envs.Action{Text: "12", Reasoning: "7 + 5", Sample: &envs.Sample{Tokens: []int32{1, 2}, LogProbs: []float32{-0.5, -1.25}, Version: 3}}
 	for name, actions := range map[string][]envs.Action{
 		"solved":     task.Solution,
 		"sampled":    {call("pay_in", `{"amount":5}`), sampled},
