@@ -33,11 +33,11 @@ func (p Policy) Start(_ context.Context, ep policies.Episode) (policies.Agent, e
 	if err != nil {
 		return nil, err
 	}
-	return &agent{p: p, seed: ep.Seed, tokens: tokens, reader: Reader{opensThinking(p.Engine.Decode(tokens)), tools}}, nil
+	return &agent{p: p, seed: ep.Seed, tokens: tokens, reader: Reader{OpensThinking(p.Engine.Decode(tokens)), tools}}, nil
 }
 
-// opensThinking says whether a prompt ends within a thinking block that the template has begun.
-func opensThinking(prompt string) bool {
+// OpensThinking says whether a prompt ends within a thinking block that the template has begun.
+func OpensThinking(prompt string) bool {
 	return strings.HasSuffix(strings.TrimSpace(prompt), thinkStart)
 }
 
