@@ -52,7 +52,7 @@ func containerPostgres(ctx context.Context) (*postgres.Server, error) {
 }
 
 // treesOn opens providers of file trees, which are served by this process, or by a program in a container.
-func treesOn(ctx context.Context, driver string) func(sandboxes.Identity, func(sandboxes.World) (trees.Setup, error), int) (*trees.Provider, error) {
+func treesOn(ctx context.Context, driver string) trees.Driver {
 	if driver == "local" {
 		return trees.New
 	}
@@ -71,22 +71,38 @@ func onFiles(ctx context.Context, driver string) (envs.Spec, error) {
 	return files.Spec(treesOn(ctx, driver))
 }
 
-// onLint opens the environment of code. Linters and tests run confined, by bubblewrap or each in a container.
-func onLint(ctx context.Context, driver string) (envs.Spec, error) {
-	confined := confine.Local
+// confined opens an environment that runs programs confined, by bubblewrap or each in a container. Closing the environment's
+// sandboxes ends what runs them.
+func confined(ctx context.Context, driver string, open func(confine.Runner) (envs.Spec, error)) (envs.Spec, error) {
+	start := confine.Local
 	if driver == "container" {
-		confined = func(ctx context.Context) (confine.Runner, error) {
+		start = func(ctx context.Context) (confine.Runner, error) {
 			return container.Programs(ctx, container.ToolsImage)
 		}
 	}
-	run, err := confined(ctx)
+	run, err := start(ctx)
 	if err != nil {
 		return envs.Spec{}, fmt.Errorf("open the driver %s: %w", driver, err)
 	}
-	spec, err := lint.Spec(ctx, treesOn(ctx, driver), run)
+	spec, err := open(run)
 	if err != nil {
 		return envs.Spec{}, errors.Join(err, run.Close())
 	}
 	spec.Sandboxes = served{spec.Sandboxes, run}
 	return spec, nil
+}
+
+func onLint(ctx context.Context, driver string) (envs.Spec, error) {
+	return confined(ctx, driver, func(run confine.Runner) (envs.Spec, error) { return lint.Spec(ctx, treesOn(ctx, driver), run) })
+}
+
+// onAll opens an environment of databases with trees whose code is linted.
+func onAll(open func(context.Context, *postgres.Server, trees.Driver, confine.Runner) (envs.Spec, error)) func(context.Context, string) (envs.Spec, error) {
+	return func(ctx context.Context, driver string) (envs.Spec, error) {
+		return confined(ctx, driver, func(run confine.Runner) (envs.Spec, error) {
+			return onPostgres(func(ctx context.Context, s *postgres.Server) (envs.Spec, error) {
+				return open(ctx, s, treesOn(ctx, driver), run)
+			})(ctx, driver)
+		})
+	}
 }

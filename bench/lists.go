@@ -15,6 +15,8 @@ import (
 	"github.com/mcpgym/mcpgym/envs/postgres"
 	"github.com/mcpgym/mcpgym/envs/weather"
 	"github.com/mcpgym/mcpgym/policies"
+	"github.com/mcpgym/mcpgym/sandboxes/confine"
+	trees "github.com/mcpgym/mcpgym/sandboxes/files"
 	server "github.com/mcpgym/mcpgym/sandboxes/postgres"
 )
 
@@ -39,7 +41,7 @@ var live = []string{"local", "container"}
 // Envs lists the environments, sorted by name.
 func Envs() []Entry {
 	return []Entry{
-		{"DBA-v0", "keep a live Postgres database in order, with a linter for its schema", live, []string{"train", "test", "ood"}, 60, onPostgres(dba.Spec), dba.Rules, dba.Founding},
+		{"DBA-v0", "keep a live Postgres database in order, and the programs that use it, with a linter for both", live, []string{"train", "test", "ood"}, 60, onAll(dba.Spec), dba.Rules, dba.Founding},
 		{"Files-v0", "find, read and keep in order the files of a project", live, []string{"train", "test", "ood"}, 200, onFiles, files.Rules, nil},
 		{"Lint-v0", "mend modules of Python and shell scripts, with linters and hidden tests", live, []string{"train", "test", "ood"}, 60, onLint, lint.Rules, nil},
 		{"Postgres-v0", "questions to a live Postgres database, and repairs of it", live, []string{"train", "test", "ood"}, 120, onPostgres(postgres.Spec), postgres.Rules, nil},
@@ -107,8 +109,8 @@ func FindEnv(name string) (Entry, error) {
 		if err != nil {
 			return Entry{}, fmt.Errorf("read the task: %w", err)
 		}
-		return Entry{Name: name, About: "a task from a file", Drivers: live, Splits: []string{"test"}, Open: onPostgres(func(ctx context.Context, s *server.Server) (envs.Spec, error) {
-			spec, err := dba.Load(ctx, s, raw)
+		return Entry{Name: name, About: "a task from a file", Drivers: live, Splits: []string{"test"}, Open: onAll(func(ctx context.Context, s *server.Server, open trees.Driver, run confine.Runner) (envs.Spec, error) {
+			spec, err := dba.Load(ctx, s, open, run, raw)
 			if err != nil {
 				err = fmt.Errorf("%s: %w", name, err)
 			}

@@ -1,13 +1,16 @@
 package dba
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -18,6 +21,8 @@ import (
 	"github.com/mcpgym/mcpgym/policies"
 	"github.com/mcpgym/mcpgym/policies/redteam"
 	"github.com/mcpgym/mcpgym/sandboxes"
+	"github.com/mcpgym/mcpgym/sandboxes/confine"
+	"github.com/mcpgym/mcpgym/sandboxes/files"
 	"github.com/mcpgym/mcpgym/sandboxes/lint"
 	"github.com/mcpgym/mcpgym/sandboxes/postgres"
 	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
@@ -25,9 +30,26 @@ import (
 
 func TestMain(m *testing.M) { postgrestest.Main(m) }
 
+var confined = sync.OnceValues(func() (confine.Runner, error) { return confine.Local(context.Background()) })
+
+// runner skips the test where linters of code cannot be run, or fails it where MCPGYM_REQUIRE names lint.
+func runner(t testing.TB) confine.Runner {
+	t.Helper()
+	run, err := confined()
+	if err == nil {
+		_, err = lint.NewCode(t.Context(), run)
+	}
+	missing := errors.Is(err, confine.ErrUnavailable) || errors.Is(err, lint.ErrNoLinters)
+	if missing && !slices.Contains(strings.Split(os.Getenv("MCPGYM_REQUIRE"), ","), "lint") {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	return run
+}
+
 func newSpec(t testing.TB) envs.Spec {
 	t.Helper()
-	spec, err := Spec(t.Context(), postgrestest.Local(t))
+	spec, err := Spec(t.Context(), postgrestest.Local(t), files.New, runner(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, spec.Sandboxes.Close()) })
 	return spec
@@ -117,9 +139,9 @@ func TestCompanies(t *testing.T) {
 		}
 	}
 	require.Len(t, inactive, 24, "no two databases have as many inactive customers")
-	_, err := open(sandboxes.World{Setup: json.RawMessage(`{"sales":"clean","billing":"clean","support":"lost"}`)})
+	_, err := readWorld(sandboxes.World{Setup: json.RawMessage(`{"sales":"clean","billing":"clean","support":"lost"}`)})
 	require.ErrorContains(t, err, "no such faults")
-	_, err = open(sandboxes.World{Setup: json.RawMessage(`{"sale":"clean"}`)})
+	_, err = readWorld(sandboxes.World{Setup: json.RawMessage(`{"sale":"clean"}`)})
 	require.ErrorContains(t, err, "unknown field")
 }
 
@@ -129,8 +151,8 @@ func TestCompanies(t *testing.T) {
 func TestAnotherHeap(t *testing.T) {
 	spec := newSpec(t)
 	server := postgrestest.Local(t)
-	pg, err := postgres.New(t.Context(), server, sandboxes.Identity{"dba": "1"}, func(w sandboxes.World) (string, bool, error) {
-		c, err := open(w)
+	pg, err := postgres.New(t.Context(), server, sandboxes.Identity{"dba": "2"}, func(w sandboxes.World) (string, bool, error) {
+		c, err := readWorld(w)
 		if err != nil {
 			return "", false, err
 		}
@@ -144,13 +166,23 @@ func TestAnotherHeap(t *testing.T) {
 	}, 1, "query_database")
 	require.NoError(t, err)
 	other := spec
-	other.Sandboxes, err = lint.SQL(pg, server, func(w sandboxes.World) (map[string]string, error) {
-		c, err := open(w)
+	trees, err := files.New(sandboxes.Identity{"dba": "2"}, func(w sandboxes.World) (files.Setup, error) {
+		c, err := readWorld(w)
+		if err != nil {
+			return files.Setup{}, err
+		}
+		return c.tree(), nil
+	}, 1)
+	require.NoError(t, err)
+	code, err := lint.NewCode(t.Context(), runner(t))
+	require.NoError(t, err)
+	other.Sandboxes, err = lint.Both(t.Context(), pg, server, func(w sandboxes.World) (map[string]string, error) {
+		c, err := readWorld(w)
 		if err != nil {
 			return nil, err
 		}
 		return c.files(), nil
-	})
+	}, trees, code)
 	require.NoError(t, err)
 	defer other.Sandboxes.Close()
 	a, err := envs.New(spec)
@@ -316,7 +348,7 @@ func repair(t *testing.T, family, has string, edit edit, right bool) {
 			continue
 		}
 		var err error
-		c, err = open(task.World)
+		c, err = readWorld(task.World)
 		require.NoError(t, err)
 		if gold = nil; len(task.Solution) == 4 {
 			gold = statements(task.Solution[1])
@@ -346,4 +378,101 @@ func repair(t *testing.T, family, has string, edit edit, right bool) {
 	if !right {
 		require.LessOrEqual(t, tr.Score.Value, 0.0)
 	}
+}
+
+// The linter finds in a repository what the generator says, and nothing once the jobs are mended.
+func TestRepositories(t *testing.T) {
+	spec := newSpec(t)
+	rules := map[string]bool{}
+	for i := range 4 {
+		c := newCompany(uint64(7000+i), plans[i%len(plans)])
+		c.ReadOnly = true
+		lease, err := spec.Sandboxes.Lease(t.Context(), c.world())
+		require.NoError(t, err)
+		ask := func(sql string) string {
+			answers, err := sandboxes.ProbeOf(t.Context(), lease, []sandboxes.Question{{Kind: "postgres/sql", Text: sql}})
+			require.NoError(t, err)
+			require.Empty(t, answers[0].Err, sql)
+			return string(answers[0].Value)
+		}
+		lint := func() (found [][2]string) {
+			answers, err := sandboxes.ProbeOf(t.Context(), lease, []sandboxes.Question{{Kind: "lint/linter", Text: "/"}})
+			require.NoError(t, err)
+			var got struct{ Findings []struct{ File, Rule string } }
+			require.NoError(t, json.Unmarshal(answers[0].Value, &got), answers[0].Err)
+			for _, f := range got.Findings {
+				found = append(found, [2]string{f.File, f.Rule})
+			}
+			return found
+		}
+		var want [][2]string
+		jobs := c.repository()
+		for _, j := range jobs {
+			want = append(want, [2]string{j.path, j.rule})
+			rules[j.rule] = true
+			require.Equal(t, 1, strings.Count(j.now(), j.bad), "one place to mend in %s", j.path)
+			require.Equal(t, 1, strings.Count(j.now(), j.line(j.has)+"\n"), "one list in %s", j.path)
+			right := j.right(c)
+			require.NotEqual(t, right, j.has, j.path)
+			if len(right) > 0 {
+				separator := map[string]string{"tables": " ", "columns": ","}[j.list]
+				if j.isPython() {
+					separator = ", "
+				}
+				require.Equal(t, encoded(t, strings.Join(right, separator)), ask(j.sql), j.sql)
+				require.Equal(t, fmt.Sprint(j.count(c, right)), ask(j.query(right)), j.query(right))
+			}
+		}
+		require.ElementsMatch(t, want, lint())
+		for _, j := range jobs {
+			text := map[string]string{"path": j.path, "content": j.mended(j.right(c))}
+			r, err := lease.Session().Call(t.Context(), "write_file", json.RawMessage(encoded(t, text)))
+			require.NoError(t, err)
+			require.False(t, r.IsError, r.Text)
+		}
+		require.Empty(t, lint())
+		require.NoError(t, lease.Close())
+	}
+	require.Len(t, rules, 6)
+}
+
+// Each way around the work on a job fails at the gate that is there for it.
+func TestJobCheats(t *testing.T) {
+	e, err := envs.New(newSpec(t))
+	require.NoError(t, err)
+	defer e.Close()
+	gates := map[string]string{"job left as it was": "assertions", "finding left": "assertions", "list left": "assertions", "finding suppressed": "assertions", "linter set up": "assertions collateral",
+		"job deleted": "assertions collateral", "job emptied": "assertions", "job moved": "assertions collateral", "another job mended": "assertions collateral", "another job mended, too": "collateral",
+		"declaration of its own": "collateral", "more in the job": "assertions", "database left as it was": "assertions", "linter alone": "answer", "spelt answer": "answer",
+		"a job mended unasked": "collateral", "an answer in a file": "answer collateral"}
+	seen := map[string]bool{}
+	for split, list := range map[string][]family{"test": families, "ood": oodFamilies} {
+		for i := range list {
+			task := Rules().Splits[split].Task(i)
+			if !isJob(task) {
+				continue
+			}
+			c, err := readWorld(task.World)
+			require.NoError(t, err)
+			for _, cheat := range allCheats(task, c) {
+				t.Run(task.Family+"/"+cheat.Name, func(t *testing.T) {
+					tr, err := policies.Rollout(t.Context(), e, task, redteam.Scripted(cheat), 1)
+					require.NoError(t, err)
+					require.Nil(t, tr.Void)
+					require.LessOrEqual(t, tr.Score.Value, 0.0)
+					require.False(t, tr.Score.Success)
+					for _, p := range tr.Score.Parts {
+						if p.Kind == envs.Gate {
+							require.Equal(t, !strings.Contains(gates[cheat.Name], p.Name), *p.Score == 1, "%s: %s", p.Name, p.Reason)
+						}
+					}
+					for _, r := range tr.Results() {
+						require.NotEqual(t, envs.StatusInvalid, r.Status, r.Text)
+					}
+				})
+				seen[cheat.Name] = true
+			}
+		}
+	}
+	require.Len(t, seen, len(gates))
 }

@@ -34,6 +34,8 @@ var families = []family{
 	{"validate-check", true, func(f faults) bool { return f.Billing == "check" }, validateCheck},
 	{"unpaid", false, func(f faults) bool { return f.Billing != "check" }, unpaid}, // whose states are well spelled
 	{"merge-duplicates", true, func(f faults) bool { return f.Billing == "duplicates" }, mergeDuplicates},
+	{"stale-job", false, func(f faults) bool { return true }, staleJob},
+	{"broken-job", false, func(f faults) bool { return true }, brokenJob},
 }
 
 // oodPlans are the faults of the databases of ood, by turns.
@@ -49,6 +51,7 @@ var oodFamilies = []family{
 	{"two-files", true, func(f faults) bool { return f.Support == "agents" }, twoFiles},
 	{"report-both", false, func(f faults) bool { return f.Support != "clean" }, reportBoth},
 	{"fill-nulls", true, func(f faults) bool { return f.Support == "nulls" }, fillNulls},
+	{"repaired-job", true, func(f faults) bool { return f.Support == "nulls" }, repairedJob},
 }
 
 const foundingSQL = "SELECT COUNT(*) FROM customers WHERE status = 'inactive'"
@@ -470,10 +473,9 @@ func reportBoth(d *draft) bool {
 	}, "{file}", other, "{what}", what, "{more}", more)
 }
 
-// Values that are missing, by a rule.
-func fillNulls(d *draft) bool {
-	d.look(supportFile)
-	state, high, low := pick(d, ticketStates), 1+d.IntN(2), 4+d.IntN(2)
+// fillNulls gives the tickets that have none a priority, by their state, in a turn of its own; n is the number of rows.
+func (d *draft) fillNulls() (state string, high, low, n int) {
+	state, high, low = pick(d, ticketStates), 1+d.IntN(2), 4+d.IntN(2)
 	tickets := d.after.table(d.c.tickets)
 	missing := d.after.broken(tickets, tickets.rule(notNull, "priority"))
 	for _, row := range missing {
@@ -485,9 +487,17 @@ func fillNulls(d *draft) bool {
 	d.turn()
 	d.sql(d.c.fill(fmt.Sprintf("UPDATE {tickets} SET priority = CASE WHEN state = '%s' THEN %d ELSE %d END WHERE priority IS NULL", state, high, low)))
 	d.restore(supportFile)
+	return state, high, low, len(missing)
+}
+
+// Values that are missing, by a rule.
+func fillNulls(d *draft) bool {
+	d.look(supportFile)
+	state, high, low, n := d.fillNulls()
+	tickets := d.after.table(d.c.tickets)
 	d.turn()
 	d.clean(supportFile)
-	d.repaired(len(missing), "null-values", tickets.name)
+	d.repaired(n, "null-values", tickets.name)
 	sum := 0
 	for _, row := range tickets.rows {
 		if row[5] == low {

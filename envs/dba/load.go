@@ -15,13 +15,15 @@ import (
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/rewards"
 	"github.com/mcpgym/mcpgym/sandboxes"
+	"github.com/mcpgym/mcpgym/sandboxes/confine"
+	"github.com/mcpgym/mcpgym/sandboxes/files"
 	"github.com/mcpgym/mcpgym/sandboxes/postgres"
 )
 
 // loadedRules follow the system prompt of a file.
 const loadedRules = `
 
-query_database runs one SQL statement; run_linter compares the database with a file that declares how a part of it should be (schema.sql, billing.sql, support.sql) and checks the rows. The tables are in schema public: information_schema.columns lists them with their columns; comments on columns (col_description) say what values mean.
+query_database runs one SQL statement; run_linter compares the database with a file that declares how a part of it should be (schema.sql, billing.sql, support.sql) and checks the rows. The tables are in schema public: information_schema.columns lists them with their columns; comments on columns (col_description) say what values mean. The other tools are for a repository of programs that use the database, which run_linter checks, too; unless the task names it nothing is to be done there.
 To verify the schema means: run the linter, and where it has findings mend the database until it has none. Delete orphaned rows, and rows that would be orphaned by that; add what is declared and missing, valid; give every foreign key an index. Change nothing else, and commit.
 Answer only from what results have shown. The last line of your final message must be
 ANSWER: <value>
@@ -35,12 +37,12 @@ and nothing may follow it. The value is what the task asks for: where it asks to
 // exit_code == N (of run_linter, on schema.sql), or an object {"tool": ..., "sql" or "path": ..., "expect" or "equals": ...}.
 // An SQL assertion gives one value. Without an expected one, the value that it has in each database after the repair is
 // found now, and it is what the final answer must be. A file that cannot be used is an error that names its member.
-func Load(ctx context.Context, s *postgres.Server, raw []byte) (envs.Spec, error) {
+func Load(ctx context.Context, s *postgres.Server, open files.Driver, run confine.Runner, raw []byte) (envs.Spec, error) {
 	f, err := readFounding(raw)
 	if err != nil {
 		return envs.Spec{}, fmt.Errorf("load a task: %w", err)
 	}
-	box, err := provider(ctx, s)
+	box, err := provider(ctx, s, open, run)
 	if err != nil {
 		return envs.Spec{}, fmt.Errorf("load a task: %w", err)
 	}

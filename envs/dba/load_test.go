@@ -9,16 +9,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
-
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/envs/envtest"
 	"github.com/mcpgym/mcpgym/policies"
 	"github.com/mcpgym/mcpgym/policies/redteam"
+	"github.com/mcpgym/mcpgym/sandboxes/files"
+	"github.com/mcpgym/mcpgym/sandboxes/postgres/postgrestest"
 )
 
 func load(t *testing.T, raw string) (envs.Spec, error) {
-	spec, err := Load(t.Context(), postgrestest.Local(t), []byte(raw))
+	spec, err := Load(t.Context(), postgrestest.Local(t), files.New, runner(t), []byte(raw))
 	if err == nil {
 		t.Cleanup(func() { require.NoError(t, spec.Sandboxes.Close()) })
 	}
@@ -33,7 +33,7 @@ func TestLoadFounding(t *testing.T) {
 	counts := map[string]bool{}
 	for i := range loaded {
 		task := spec.Splits["test"].Task(i)
-		c, err := open(task.World)
+		c, err := readWorld(task.World)
 		require.NoError(t, err)
 		n := 0
 		for _, row := range c.table("customers").rows {
@@ -70,7 +70,7 @@ func TestLoadForms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, err := readFounding([]byte(file(tc.assertions)))
 			require.NoError(t, err)
-			box, err := provider(t.Context(), postgrestest.Local(t))
+			box, err := provider(t.Context(), postgrestest.Local(t), files.New, runner(t))
 			require.NoError(t, err)
 			defer box.Close()
 			task, err := f.make(t.Context(), box, firstSeed["founding"])

@@ -110,8 +110,8 @@ type rule struct {
 	live   string // how the database keeps it
 }
 
-// open makes the company of a world.
-func open(w sandboxes.World) (*company, error) {
+// readWorld makes the company of a world.
+func readWorld(w sandboxes.World) (*company, error) {
 	var f faults
 	d := json.NewDecoder(bytes.NewReader(w.Setup))
 	d.DisallowUnknownFields()
@@ -125,7 +125,7 @@ func open(w sandboxes.World) (*company, error) {
 	return newCompany(w.Seed, f), nil
 }
 
-// world is what open makes the company from.
+// world is what readWorld makes the company from.
 func (c *company) world() sandboxes.World {
 	setup, err := json.Marshal(c.faults)
 	if err != nil {

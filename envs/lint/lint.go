@@ -45,7 +45,7 @@ func Rules() envs.Spec {
 			"test":  split("test", families),
 			"ood":   split("ood", oodFamilies),
 		},
-		Limits: envs.Limits{Turns: 20, Calls: 40, ResultBytes: 12000, Call: 15 * time.Second, Episode: 2 * time.Minute},
+		Limits: envs.Limits{Turns: 20, Calls: 40, ResultBytes: 12000, Call: time.Minute, Episode: 5 * time.Minute},
 		Reward: rewards.Sum{
 			rewards.Answer(0.4),
 			rewards.Assertions(0.2),

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/mcpgym/mcpgym/sandboxes"
@@ -91,20 +92,47 @@ func (c *Code) Run(ctx context.Context, files map[string]string, at string) (Res
 	if asked == 0 && name != "" {
 		return Result{}, fmt.Errorf("there is no file or folder %q", at)
 	}
-	for _, l := range []struct {
-		args, names []string
-		files       map[string]string
-	}{{ruff, python, pythons}, {shellcheck, scripts, shells}} {
-		if len(l.names) == 0 {
-			continue
-		}
-		more, err := c.lint(ctx, confine.Program{Args: slices.Concat(l.args, l.names), Files: l.files})
-		if err != nil {
-			return Result{}, err
-		}
-		found = append(found, more...)
+	var programs []confine.Program
+	if len(python) > 0 {
+		programs = append(programs, confine.Program{Args: slices.Concat(ruff, python), Files: pythons})
 	}
-	return newResult(at, found), nil
+	if len(scripts) > 0 {
+		programs = append(programs, confine.Program{Args: slices.Concat(shellcheck, scripts), Files: shells})
+	}
+	more, err := c.lintAll(ctx, programs)
+	if err != nil {
+		return Result{}, err
+	}
+	return newResult(at, append(found, more...)), nil
+}
+
+// lintAll runs linters at once, each to its end. Of their errors it gives that of ctx, or else a fault, or else the first.
+func (c *Code) lintAll(ctx context.Context, programs []confine.Program) ([]Finding, error) {
+	found, errs := make([][]Finding, len(programs)), make([]error, len(programs))
+	var wg sync.WaitGroup
+	for i, p := range programs {
+		wg.Go(func() { found[i], errs[i] = c.lint(ctx, p) })
+	}
+	wg.Wait()
+	var worst error
+	weight := func(err error) int {
+		_, fault := errors.AsType[*sandboxes.Fault](err)
+		switch {
+		case err == nil:
+			return 0
+		case sandboxes.Interrupted(ctx, err):
+			return 3
+		case fault:
+			return 2
+		}
+		return 1
+	}
+	for _, err := range errs {
+		if weight(err) > weight(worst) {
+			worst = err
+		}
+	}
+	return slices.Concat(found...), worst
 }
 
 func (c *Code) lint(ctx context.Context, p confine.Program) ([]Finding, error) {

@@ -231,6 +231,14 @@ type stub struct {
 func (s stub) Run(context.Context, confine.Program) (confine.Output, error) { return s.out, s.err }
 func (s stub) Close() error                                                 { return nil }
 
+// each answers in the place of each linter.
+type each map[string]stub
+
+func (e each) Run(ctx context.Context, p confine.Program) (confine.Output, error) {
+	return e[p.Args[0]].Run(ctx, p)
+}
+func (each) Close() error { return nil }
+
 func TestCodeFails(t *testing.T) {
 	files := map[string]string{"a.py": "import os\n"}
 	for _, tt := range []struct {
@@ -252,6 +260,28 @@ func TestCodeFails(t *testing.T) {
 	cancel()
 	_, err := (&Code{stub{err: context.Canceled}}).Run(ctx, files, "a.py")
 	require.Equal(t, context.Canceled, err)
+
+	// Where both fail it is always the same that is told, whichever fails first.
+	files["a.sh"] = "#!/bin/sh\n"
+	bad, fault := stub{out: confine.Output{Exit: 2}}, stub{err: errors.New("no more memory")}
+	for _, tt := range []struct {
+		ruff, shellcheck stub
+		want             string
+	}{
+		{bad, bad, "ruff failed with exit code 2: "},
+		{stub{}, bad, "shellcheck failed with exit code 2: "},
+		{bad, fault, "lint: sandbox fault (died): no more memory"},
+		{fault, bad, "lint: sandbox fault (died): no more memory"},
+	} {
+		for range 20 {
+			_, err := (&Code{each{"ruff": tt.ruff, "shellcheck": tt.shellcheck}}).Run(t.Context(), files, "/")
+			require.EqualError(t, err, tt.want)
+		}
+	}
+	for _, programs := range []each{{"ruff": fault, "shellcheck": {err: context.Canceled}}, {"ruff": {err: context.Canceled}, "shellcheck": fault}} {
+		_, err := (&Code{programs}).Run(ctx, files, "/")
+		require.Equal(t, context.Canceled, err)
+	}
 
 	for _, out := range []confine.Output{{Exit: 127, Stderr: "sh: ruff: not found"}, {Stdout: "ruff 0.17.50\nversion: 0.11.0\n"}, {Stdout: "ruff 0.17.5\nversion: 0.9.0\n"}} {
 		_, err := NewCode(t.Context(), stub{out: out})

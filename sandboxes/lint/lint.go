@@ -12,7 +12,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
@@ -62,75 +61,71 @@ func SQL(pg *postgres.Provider, s *postgres.Server, files func(sandboxes.World) 
 	if err != nil {
 		return nil, err
 	}
-	return &provider{Provider: pg, server: s, files: files, id: id, tools: tools, known: map[string]declaration{}}, nil
+	return &provider{databases: databases{pg: pg, server: s, files: files}, Provider: pg, id: id, tools: tools}, nil
 }
 
 type provider struct {
+	databases
 	*postgres.Provider
-	server *postgres.Server
-	files  func(sandboxes.World) (map[string]string, error)
-	id     sandboxes.Identity
-	tools  *mcpmem.Provider[*linter]
-
-	mu    sync.Mutex
-	known map[string]declaration // by the file's text
-}
-
-// maxKnown bounds the declarations that are kept: reading one takes longer than all the rest of a run.
-const maxKnown = 256
-
-func (p *provider) declaration(ctx context.Context, text string) (declaration, error) {
-	p.mu.Lock()
-	d, ok := p.known[text]
-	p.mu.Unlock()
-	if ok {
-		return d, nil
-	}
-	d, err := declare(ctx, p.server, text)
-	if err != nil {
-		return d, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.known) >= maxKnown {
-		clear(p.known)
-	}
-	p.known[text] = d
-	return d, nil
+	id    sandboxes.Identity
+	tools *mcpmem.Provider[*linter]
 }
 
 func (p *provider) Lease(ctx context.Context, w sandboxes.World) (sandboxes.Sandbox, error) {
-	files, err := p.files(w)
-	if err != nil {
-		return nil, sandboxes.NewFault(sandboxes.FaultLease, "make the linter's files", err)
-	}
-	box, err := p.Provider.Lease(ctx, w)
+	l, err := p.lease(ctx, w)
 	if err != nil {
 		return nil, err
 	}
-	return join.Boxes(join.Box{Name: "postgres", Sandbox: box}, join.Box{Name: "lint", Sandbox: p.tools.Serve(&linter{p, box, files})})
+	return join.Boxes(join.Box{Name: "postgres", Sandbox: l.box}, join.Box{Name: "lint", Sandbox: p.tools.Serve(l)})
 }
 
 func (p *provider) Identity() sandboxes.Identity { return p.id }
 
 func (p *provider) Close() error { return errors.Join(p.Provider.Close(), p.tools.Close()) }
 
+// databases are what is linted, and what it is compared with.
+type databases struct {
+	pg     *postgres.Provider
+	server *postgres.Server
+	files  func(sandboxes.World) (map[string]string, error)
+	known  memory[string, declaration] // by the file's text: reading one takes longer than all the rest of a run
+}
+
+// lease opens a world's database with its linter.
+func (d *databases) lease(ctx context.Context, w sandboxes.World) (*linter, error) {
+	files, err := d.files(w)
+	if err != nil {
+		return nil, sandboxes.NewFault(sandboxes.FaultLease, "make the linter's files", err)
+	}
+	box, err := d.pg.Lease(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return &linter{d, box, files}, nil
+}
+
 // linter is the world of one sandbox. It never changes.
 type linter struct {
-	p     *provider
+	of    *databases
 	box   sandboxes.Sandbox // the database
 	files map[string]string
 }
 
 // Probe answers questions of kind linter, each with a path.
 func (l *linter) Probe(ctx context.Context, ask []sandboxes.Question) ([]sandboxes.Answer, error) {
+	return answer(ctx, ask, func(q sandboxes.Question) (string, error) {
+		if q.Kind != "linter" {
+			return "", fmt.Errorf("a linter answers questions of kind linter, not %q", q.Kind)
+		}
+		return l.run(ctx, q.Text, false)
+	})
+}
+
+// answer asks each question of say, which gives JSON. Its error is the answer, unless it is a *sandboxes.Fault or ctx's.
+func answer(ctx context.Context, ask []sandboxes.Question, say func(sandboxes.Question) (string, error)) ([]sandboxes.Answer, error) {
 	answers := make([]sandboxes.Answer, len(ask))
 	for i, q := range ask {
-		if q.Kind != "linter" {
-			answers[i].Err = fmt.Sprintf("a linter answers questions of kind linter, not %q", q.Kind)
-			continue
-		}
-		text, err := l.run(ctx, q.Text, false)
+		text, err := say(q)
 		if _, ok := errors.AsType[*sandboxes.Fault](err); ok || sandboxes.Interrupted(ctx, err) {
 			return nil, err
 		}
@@ -160,7 +155,10 @@ func (l *linter) run(ctx context.Context, path string, agent bool) (string, erro
 			return "", errors.New("an open transaction locks a table: commit or roll back first, then run the linter again")
 		}
 	}
-	d, err := l.p.declaration(ctx, text)
+	d, err := l.of.known.get(text, func() (declaration, bool, error) {
+		d, err := declare(ctx, l.of.server, text)
+		return d, true, err
+	})
 	if sandboxes.Interrupted(ctx, err) {
 		return "", err
 	}

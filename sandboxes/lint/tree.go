@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
@@ -67,7 +66,7 @@ func Tree(ctx context.Context, p *files.Provider, code *Code) (sandboxes.Provide
 	if err != nil {
 		return nil, err
 	}
-	return &treeProvider{p, code, &Code{&remembering{Runner: code.run, known: map[[32]byte]confine.Output{}}}, id, tools}, nil
+	return &treeProvider{p, newTrees(p, code), id, tools}, nil
 }
 
 var pythonVersion = regexp.MustCompile(`^Python (3\.\d+)\.`)
@@ -87,19 +86,35 @@ func (c *Code) python(ctx context.Context) (string, error) {
 
 type treeProvider struct {
 	*files.Provider
-	code    *Code // for programs of others
-	linters *Code // the same, which remember
-	id      sandboxes.Identity
-	tools   *mcpmem.Provider[*treeLinter]
+	trees
+	id    sandboxes.Identity
+	tools *mcpmem.Provider[*treeLinter]
+}
+
+// trees are what is linted, and with what.
+type trees struct {
+	files         *files.Provider
+	code, linters *Code // the one is for programs of others, the other remembers
+}
+
+func newTrees(p *files.Provider, code *Code) trees {
+	return trees{p, code, &Code{&remembering{Runner: code.run}}}
+}
+
+// lease opens a world's tree with its linter.
+func (t *trees) lease(ctx context.Context, w sandboxes.World) (*treeLinter, error) {
+	box, err := t.files.Lease(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	return &treeLinter{t.code, t.linters, box}, nil
 }
 
 // remembering is a runner of linters, which say the same of the same files each time: many agents begin with one tree, and most
 // that one changes are the files of one linter.
 type remembering struct {
 	confine.Runner
-
-	mu    sync.Mutex
-	known map[[32]byte]confine.Output
+	known memory[[32]byte, confine.Output]
 }
 
 // maxSaid bounds the bytes of an output that is remembered, as maxKnown does their number.
@@ -114,32 +129,18 @@ func (r *remembering) Run(ctx context.Context, p confine.Program) (confine.Outpu
 	for _, name := range slices.Sorted(maps.Keys(p.Files)) {
 		fmt.Fprintf(h, "%d %d %s%s", len(name), len(p.Files[name]), name, p.Files[name])
 	}
-	key := [32]byte(h.Sum(nil))
-	r.mu.Lock()
-	out, ok := r.known[key]
-	r.mu.Unlock()
-	if ok {
-		return out, nil
-	}
-	out, err := r.Runner.Run(ctx, p)
-	if err != nil || out.Exit > 1 || out.Over != "" || len(out.Stdout)+len(out.Stderr) > maxSaid {
-		return out, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.known) >= maxKnown {
-		clear(r.known)
-	}
-	r.known[key] = out
-	return out, nil
+	return r.known.get([32]byte(h.Sum(nil)), func() (confine.Output, bool, error) {
+		out, err := r.Runner.Run(ctx, p)
+		return out, out.Exit <= 1 && out.Over == "" && len(out.Stdout)+len(out.Stderr) <= maxSaid, err
+	})
 }
 
 func (p *treeProvider) Lease(ctx context.Context, w sandboxes.World) (sandboxes.Sandbox, error) {
-	box, err := p.Provider.Lease(ctx, w)
+	l, err := p.lease(ctx, w)
 	if err != nil {
 		return nil, err
 	}
-	return join.Boxes(join.Box{Name: "files", Sandbox: box}, join.Box{Name: "lint", Sandbox: p.tools.Serve(&treeLinter{p.code, p.linters, box})})
+	return join.Boxes(join.Box{Name: "files", Sandbox: l.box}, join.Box{Name: "lint", Sandbox: p.tools.Serve(l)})
 }
 
 func (p *treeProvider) Identity() sandboxes.Identity { return p.id }
@@ -154,28 +155,17 @@ type treeLinter struct {
 
 // Probe answers questions of the kinds linter and tests.
 func (l *treeLinter) Probe(ctx context.Context, ask []sandboxes.Question) ([]sandboxes.Answer, error) {
-	answers := make([]sandboxes.Answer, len(ask))
-	for i, q := range ask {
-		var said string
-		var err error
-		switch q.Kind {
-		case "linter":
-			said, err = l.lint(ctx, q.Text)
-		case "tests":
-			said, err = l.test(ctx, q.Text)
-		default:
-			err = fmt.Errorf("a linter answers questions of kind linter and tests, not %q", q.Kind)
-		}
-		if _, ok := errors.AsType[*sandboxes.Fault](err); ok || sandboxes.Interrupted(ctx, err) {
-			return nil, err
-		}
-		if err != nil {
-			answers[i].Err = err.Error()
-			continue
-		}
-		answers[i].Value = json.RawMessage(said)
+	return answer(ctx, ask, func(q sandboxes.Question) (string, error) { return l.say(ctx, q) })
+}
+
+func (l *treeLinter) say(ctx context.Context, q sandboxes.Question) (string, error) {
+	switch q.Kind {
+	case "linter":
+		return l.lint(ctx, q.Text)
+	case "tests":
+		return l.test(ctx, q.Text)
 	}
-	return answers, nil
+	return "", fmt.Errorf("a linter answers questions of kind linter and tests, not %q", q.Kind)
 }
 
 // lint gives the result for a path as agents spell it. Its paths begin with a slash, as those of the other tools do.

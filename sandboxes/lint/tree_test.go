@@ -18,7 +18,7 @@ import (
 	"github.com/mcpgym/mcpgym/sandboxes/sandboxtest"
 )
 
-func newTrees(t testing.TB) sandboxes.Provider {
+func openTrees(t testing.TB) sandboxes.Provider {
 	t.Helper()
 	c := code(t)
 	p, err := files.New(sandboxes.Identity{"worlds": "test"}, files.Decode, 0)
@@ -41,7 +41,7 @@ func treeOf(t testing.TB, texts map[string]string) sandboxes.World {
 
 func leaseTree(t testing.TB, texts map[string]string) sandboxes.Sandbox {
 	t.Helper()
-	p := newTrees(t)
+	p := openTrees(t)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	box, err := p.Lease(t.Context(), treeOf(t, texts))
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func probe(t testing.TB, box sandboxes.Sandbox, kind, text string) sandboxes.Ans
 
 func TestTreeContract(t *testing.T) {
 	code(t)
-	sandboxtest.Check(t, func(t *testing.T) sandboxes.Provider { return newTrees(t) },
+	sandboxtest.Check(t, func(t *testing.T) sandboxes.Provider { return openTrees(t) },
 		treeOf(t, map[string]string{"a.py": "import os\n"}), treeOf(t, map[string]string{"b/c.sh": "#!/bin/sh\necho $1\n"}))
 }
 
@@ -100,7 +100,7 @@ func TestTree(t *testing.T) {
 
 // What cannot be read is not clean where a linter would read it.
 func TestTreeBinary(t *testing.T) {
-	p := newTrees(t)
+	p := openTrees(t)
 	defer p.Close()
 	box, err := p.Lease(t.Context(), sandboxes.World{Setup: json.RawMessage(`{"files":{"a.png":{"base64":"/w=="},"ok.py":{}}}`)})
 	require.NoError(t, err)
@@ -215,7 +215,7 @@ func TestTreeRemembers(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &counting{stub: tt.first}
-			r := &remembering{Runner: c, known: map[[32]byte]confine.Output{}}
+			r := &remembering{Runner: c}
 			for range 2 {
 				out, err := r.Run(t.Context(), program("a", "bc", "d", ""))
 				require.Equal(t, tt.first.out, out)
@@ -225,7 +225,7 @@ func TestTreeRemembers(t *testing.T) {
 		})
 	}
 	c := &counting{}
-	r := &remembering{Runner: c, known: map[[32]byte]confine.Output{}}
+	r := &remembering{Runner: c}
 	for i, p := range []confine.Program{program(), program("a", "bc"), program("ab", "c"), program("a", "b", "c", ""), {Args: []string{"ruff", "a"}}, {Args: []string{"ruff a"}}} {
 		_, err := r.Run(t.Context(), p)
 		require.NoError(t, err)
@@ -235,7 +235,7 @@ func TestTreeRemembers(t *testing.T) {
 		_, err := r.Run(t.Context(), program("n", strings.Repeat("x", i)))
 		require.NoError(t, err)
 	}
-	require.LessOrEqual(t, len(r.known), maxKnown)
+	require.LessOrEqual(t, len(r.known.known), maxKnown)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := r.Run(ctx, program())
