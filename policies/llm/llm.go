@@ -247,14 +247,11 @@ func (c *Client) params(r Request) (openai.ChatCompletionNewParams, error) {
 			f.Description = openai.String(t.Description)
 		}
 		if t.Parameters != nil {
-			var fields map[string]json.RawMessage // raw: numbers stay as they are
+			var fields map[string]json.RawMessage
 			if err := json.Unmarshal(t.Parameters, &fields); err != nil {
 				return p, fmt.Errorf("schema of tool %s: %w", t.Name, err)
 			}
-			f.Parameters = openai.FunctionParameters{}
-			for k, v := range fields {
-				f.Parameters[k] = v
-			}
+			f.SetExtraFields(map[string]any{"parameters": t.Parameters}) // as it is: a map would sort the keys, which models read
 		}
 		p.Tools = append(p.Tools, openai.ChatCompletionFunctionTool(f))
 	}
