@@ -51,7 +51,7 @@ var allowed = map[string][]string{
 	"envs/dba":                        {"envs", "policies/redteam", "rewards", "sandboxes", "sandboxes/confine", "sandboxes/files", "sandboxes/lint", "sandboxes/postgres"},
 	"envs/files":                      {"envs", "rewards", "sandboxes", "sandboxes/files"},
 	"bench":                           {"envs", "envs/dba", "envs/files", "envs/lint", "envs/postgres", "envs/weather", "policies", "rewards", "sandboxes", "sandboxes/confine", "sandboxes/container", "sandboxes/files", "sandboxes/postgres"},
-	"bench/mcpgym":                    {"bench", "envs", "policies", "policies/bpe", "policies/checkpoints", "policies/engine", "policies/lm", "policies/serve", "policies/sft", "policies/toolcall", "sandboxes"},
+	"bench/mcpgym":                    {"bench", "envs", "policies", "policies/bpe", "policies/checkpoints", "policies/curves", "policies/engine", "policies/grpo", "policies/lm", "policies/serve", "policies/sft", "policies/toolcall", "rewards", "sandboxes"},
 }
 
 func TestImports(t *testing.T) {

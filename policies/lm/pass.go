@@ -1,0 +1,511 @@
+package lm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+
+	"github.com/mcpgym/mcpgym/policies/engine"
+	"github.com/mcpgym/mcpgym/policies/lm/internal/f32"
+)
+
+// pass is the result of a forward pass. Rows are packed one after the other without padding, each up to the last token that is asked
+// for: what comes later changes nothing before it, and that token itself is only predicted.
+type pass struct {
+	e       *Engine
+	changes int
+	ended   bool
+
+	logProbs    [][]float32
+	entropy     [][]float32
+	temperature float32
+
+	tokens    []int32
+	sequences []sequence
+	longest   int
+	adapters  bool
+	keeps     bool // what Backward needs
+
+	arena  []float32
+	layers []activations
+	last   []float32 // [rows,hidden]: what the last norm gets
+	asked  []asked
+	hidden []float32 // [len(asked),hidden]: what the head gets
+	mean   []float32 // [len(asked),hidden]: of the head's rows, as likely as they are; nil where the head is trained
+	lse    []float64 // of the scaled logits, at each of asked
+	chunk  int       // logits of so many of asked are in memory at a time
+}
+
+// sequence is a row of the batch in the packed one.
+type sequence struct{ at, n int }
+
+// asked is a token whose probability is asked for.
+type asked struct {
+	row, col int // in the batch
+	at       int // in the packed batch, where it is predicted
+	token    int32
+}
+
+// activations are what a layer's backward pass needs of its forward pass. What is cheap to compute anew is not kept.
+type activations struct {
+	x       []float32 // [rows,hidden]: the input
+	q, k, v []float32 // [rows,heads*headDim]: before norm and rotation
+	o       []float32 // [rows,heads*headDim]: of attention
+	mid     []float32 // [rows,hidden]: after attention
+	gate    []float32 // [rows,intermediate]
+	up      []float32
+	low     [7][]float32 // [rows,rank]: of adapters
+}
+
+// workspace is memory that passes use one after the other.
+type workspace struct {
+	arenas   [][]float32 // of passes that have ended, the smallest first
+	bufs     [bufCount][]float32
+	logitsOf *pass // whose logits bufLogits holds, from logitsAt on
+	logitsAt int
+}
+
+// The buffers of the workspace.
+const (
+	bufX    = iota // [rows,hidden], or its gradient
+	bufNorm        // [rows,hidden]: after a norm
+	bufY           // [rows,hidden]
+	bufA           // [rows,intermediate], or attention's output
+	bufB           // [rows,intermediate], or k
+	bufC           // v
+	bufLow
+	bufLogits
+	bufCount
+)
+
+func (w *workspace) get(buf, n int) []float32 {
+	if cap(w.bufs[buf]) < n {
+		w.bufs[buf] = make([]float32, n)
+	}
+	return w.bufs[buf][:n]
+}
+
+// take gives memory for a pass.
+func (w *workspace) take(size int) []float32 {
+	i := slices.IndexFunc(w.arenas, func(a []float32) bool { return cap(a) >= size })
+	if i < 0 {
+		if n := len(w.arenas); n > 0 {
+			w.arenas = slices.Delete(w.arenas, n-1, n)
+			runtime.GC() // or there may be both for a while
+		}
+		return make([]float32, size)
+	}
+	arena := w.arenas[i][:size]
+	w.arenas = slices.Delete(w.arenas, i, i+1)
+	return arena
+}
+
+func (w *workspace) give(arena []float32) {
+	w.arenas = append(w.arenas, arena)
+	slices.SortFunc(w.arenas, func(a, b []float32) int { return cmp.Compare(cap(a), cap(b)) })
+}
+
+// logitsSize is how many logits are in memory at a time. Where Backward needs them it computes them anew, but for the last so many.
+const logitsSize = 1 << 24
+
+// Forward gives the log-probabilities of a batch's tokens. The pass keeps its activations until Backward or Discard. Several passes may
+// be open, but none outlives a Step or Restore. A Batch.Reference is for engines that train an adapter, or nothing: one that trains
+// the whole model keeps no copy of what it was.
+func (e *Engine) Forward(ctx context.Context, b engine.Batch) (engine.Pass, error) {
+	if b.Reference && e.full {
+		return nil, errors.New("forward: an engine that trains the whole model has no reference: open the model a second time")
+	}
+	p, err := e.newPass(b)
+	if err != nil {
+		return nil, fmt.Errorf("forward: %w", err)
+	}
+	if err := p.forward(ctx); err != nil {
+		p.Discard()
+		return nil, fmt.Errorf("forward: %w", err)
+	}
+	return p, nil
+}
+
+func (e *Engine) newPass(b engine.Batch) (*pass, error) {
+	if len(b.Tokens) == 0 {
+		return nil, errors.New("a batch without rows")
+	}
+	if b.Mask != nil && len(b.Mask) != len(b.Tokens) {
+		return nil, fmt.Errorf("a mask of %d rows for %d", len(b.Mask), len(b.Tokens))
+	}
+	if !(b.Temperature >= 0) || math.IsInf(b.Temperature, 0) {
+		return nil, fmt.Errorf("a temperature of %v", b.Temperature)
+	}
+	p := &pass{e: e, changes: e.changes, temperature: float32(b.Temperature), adapters: !b.Reference}
+	p.keeps = !b.Reference && len(e.trained) > 0
+	if b.Temperature == 0 {
+		p.temperature = 1
+	}
+	p.logProbs, p.entropy = make([][]float32, len(b.Tokens)), make([][]float32, len(b.Tokens))
+	for i, row := range b.Tokens {
+		if len(row) < 2 {
+			return nil, fmt.Errorf("row %d has %d tokens: at least two are needed", i, len(row))
+		}
+		p.logProbs[i], p.entropy[i] = make([]float32, len(row)), make([]float32, len(row))
+		for t, token := range row {
+			if token < 0 || int(token) >= e.config.Vocab {
+				return nil, fmt.Errorf("row %d has the token %d at %d, of a vocabulary of %d", i, token, t, e.config.Vocab)
+			}
+		}
+		if b.Mask != nil {
+			if len(b.Mask[i]) != len(row) {
+				return nil, fmt.Errorf("the mask of row %d is for %d tokens, not %d", i, len(b.Mask[i]), len(row))
+			}
+			if b.Mask[i][0] {
+				return nil, fmt.Errorf("the first token of row %d is asked for: nothing predicts it", i)
+			}
+		}
+		s := sequence{at: len(p.tokens)}
+		for t := 1; t < len(row); t++ {
+			if b.Mask == nil || b.Mask[i][t] {
+				p.asked = append(p.asked, asked{row: i, col: t, at: s.at + t - 1, token: row[t]})
+				s.n = t
+			}
+		}
+		if s.n > e.config.MaxPositions {
+			return nil, fmt.Errorf("row %d has %d tokens: the model takes %d", i, s.n+1, e.config.MaxPositions)
+		}
+		if s.n > 0 {
+			p.sequences = append(p.sequences, s)
+			p.tokens = append(p.tokens, row[:s.n]...)
+			p.longest = max(p.longest, s.n)
+		}
+	}
+	p.allocate()
+	return p, nil
+}
+
+// allocate divides one piece of memory among what is kept.
+func (p *pass) allocate() {
+	e, c, rows := p.e, p.e.config, len(p.tokens)
+	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	width := 2*c.Hidden + 2*q + 2*kv + 2*c.Intermediate
+	kept := 1
+	if p.keeps {
+		kept = c.Layers
+	}
+	size := rows*(width*kept+c.Hidden) + len(p.asked)*c.Hidden
+	means := p.keeps && e.head.g == nil
+	if means {
+		size += len(p.asked) * c.Hidden
+	}
+	if !p.keeps {
+		size += rows * c.Hidden // two inputs take turns
+	}
+	if p.adapters {
+		for i := range kept {
+			for _, l := range e.blocks[i].all {
+				size += rows * l.rank()
+			}
+		}
+	}
+	p.arena = e.work.take(size)
+	at := 0
+	take := func(n int) []float32 {
+		at += n
+		return p.arena[at-n : at : at]
+	}
+	p.layers = make([]activations, c.Layers)
+	for i := range p.layers {
+		a := &p.layers[i]
+		if i >= kept {
+			*a = p.layers[i-1]
+			if i == 1 {
+				a.x = take(rows * c.Hidden)
+			} else {
+				a.x = p.layers[i-2].x
+			}
+			continue
+		}
+		a.x, a.mid = take(rows*c.Hidden), take(rows*c.Hidden)
+		a.q, a.k, a.v, a.o = take(rows*q), take(rows*kv), take(rows*kv), take(rows*q)
+		a.gate, a.up = take(rows*c.Intermediate), take(rows*c.Intermediate)
+		for j, l := range e.blocks[i].all {
+			if p.adapters && l.a != nil {
+				a.low[j] = take(rows * l.rank())
+			}
+		}
+	}
+	p.last, p.hidden = take(rows*c.Hidden), take(len(p.asked)*c.Hidden)
+	if means {
+		p.mean = take(len(p.asked) * c.Hidden)
+	}
+	p.lse = make([]float64, len(p.asked))
+	p.chunk = max(1, min(len(p.asked), logitsSize/c.Vocab))
+}
+
+// LogProbs has the log-probabilities of the tokens that were asked for.
+func (p *pass) LogProbs() [][]float32 { return p.logProbs }
+
+// Entropy has the entropies of the distributions of the tokens that were asked for.
+func (p *pass) Entropy() [][]float32 { return p.entropy }
+
+// Discard ends the pass.
+func (p *pass) Discard() {
+	if p.ended {
+		return
+	}
+	p.ended = true
+	p.e.work.give(p.arena)
+	p.arena, p.layers, p.last, p.hidden, p.mean = nil, nil, nil, nil, nil
+	if p.e.work.logitsOf == p {
+		p.e.work.logitsOf = nil
+	}
+}
+
+func (p *pass) forward(ctx context.Context) error {
+	e, d := p.e, p.e.config.Hidden
+	x := p.last
+	if len(p.layers) > 0 {
+		x = p.layers[0].x
+	}
+	f32.Parallel(len(p.tokens), 64, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			e.embed.row(x[i*d:(i+1)*d], int(p.tokens[i]))
+		}
+	})
+	for i := range p.layers {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		out := p.last
+		if i+1 < len(p.layers) {
+			out = p.layers[i+1].x
+		}
+		e.blocks[i].forward(p, &p.layers[i], out)
+	}
+	f32.Parallel(len(p.asked), 16, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			at := p.asked[i].at
+			f32.RMSNorm(p.hidden[i*d:(i+1)*d], p.last[at*d:(at+1)*d], e.norm.w, float32(e.config.Eps))
+		}
+	})
+	for lo := 0; lo < len(p.asked); lo += p.chunk {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := p.score(lo, min(lo+p.chunk, len(p.asked))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Backward adds to the gradients of what is trained, given the loss's. Once it has begun it is not interrupted, so that gradients are
+// added whole or, where there is an error, not at all.
+func (p *pass) Backward(ctx context.Context, dLogProbs, dEntropy [][]float32) error {
+	switch {
+	case p.ended:
+		return errors.New("backward: the pass has ended")
+	case len(p.e.trained) == 0:
+		return fmt.Errorf("backward: %w", errNothingTrained)
+	case !p.keeps:
+		return errors.New("backward: a pass of the reference has no gradients")
+	case p.changes != p.e.changes:
+		return errors.New("backward: the weights have changed since the pass")
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for _, d := range [][][]float32{dLogProbs, dEntropy} {
+		if err := p.check(d); err != nil {
+			return fmt.Errorf("backward: %w", err)
+		}
+	}
+	p.backward(dLogProbs, dEntropy)
+	p.Discard()
+	return nil
+}
+
+// check demands gradients of the shape of the batch.
+func (p *pass) check(d [][]float32) error {
+	if d == nil {
+		return nil
+	}
+	if len(d) != len(p.logProbs) {
+		return fmt.Errorf("gradients of %d rows for %d", len(d), len(p.logProbs))
+	}
+	for i, row := range d {
+		if len(row) != len(p.logProbs[i]) {
+			return fmt.Errorf("row %d has %d gradients for %d tokens", i, len(row), len(p.logProbs[i]))
+		}
+		for t, v := range row {
+			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+				return fmt.Errorf("the gradient of token %d of row %d: %w", t, i, engine.ErrNotFinite)
+			}
+		}
+	}
+	return nil
+}
+
+func (p *pass) backward(dLogProbs, dEntropy [][]float32) {
+	e, c, rows := p.e, p.e.config, len(p.tokens)
+	if len(p.asked) == 0 {
+		return
+	}
+	d := c.Hidden
+	dHidden := e.work.get(bufNorm, len(p.asked)*d)
+	p.scoreBackward(dHidden, dLogProbs, dEntropy)
+	dx := e.work.get(bufX, rows*d)
+	clear(dx)
+	// Row i of the packed batch has at most one of asked, which are in its order.
+	scatter := normBackward{dx: dx, dy: dHidden, x: p.last, norm: e.norm, eps: float32(c.Eps), at: func(i int) int { return p.asked[i].at }}
+	scatter.run(len(p.asked))
+	for i := len(p.layers) - 1; i >= 0; i-- {
+		e.blocks[i].backward(p, &p.layers[i], dx, i > 0 || e.full)
+	}
+	if e.embed.g != nil {
+		f32.Parallel(d, 64, func(lo, hi int) {
+			for i, token := range p.tokens {
+				at := int(token) * d
+				f32.Add(e.embed.g[at+lo:at+hi], dx[i*d+lo:i*d+hi])
+			}
+		})
+	}
+}
+
+// forward computes the layer's output from its input a.x.
+func (b *block) forward(p *pass, a *activations, out []float32) {
+	c, rows, work := p.e.config, len(p.tokens), &p.e.work
+	d := c.Hidden
+	h := work.get(bufNorm, rows*d)
+	normRows(h, a.x, b.norm1, c)
+	b.q.forward(a.q, h, a.low[0], rows)
+	b.k.forward(a.k, h, a.low[1], rows)
+	b.v.forward(a.v, h, a.low[2], rows)
+	p.attention(b, a)
+	b.o.forward(a.mid, a.o, a.low[3], rows)
+	addRows(a.mid, a.x, d)
+	normRows(h, a.mid, b.norm2, c)
+	b.gate.forward(a.gate, h, a.low[4], rows)
+	b.up.forward(a.up, h, a.low[5], rows)
+	act := work.get(bufA, rows*c.Intermediate)
+	activate(act, a.gate, a.up, c.Intermediate)
+	b.down.forward(out, act, a.low[6], rows)
+	addRows(out, a.mid, d)
+}
+
+// backward turns dx, the gradient of the layer's output, into that of its input, which is not needed where through is false.
+func (b *block) backward(p *pass, a *activations, dx []float32, through bool) {
+	c, rows, work := p.e.config, len(p.tokens), &p.e.work
+	d, ff := c.Hidden, c.Intermediate
+	rank := 0
+	if p.e.adapter != nil {
+		rank = p.e.adapter.Rank
+	}
+	spare := work.get(bufLow, rows*rank)
+	h, dh := work.get(bufNorm, rows*d), work.get(bufY, rows*d)
+
+	act, dAct := work.get(bufA, rows*ff), work.get(bufB, rows*ff)
+	if b.down.learns() {
+		activate(act, a.gate, a.up, ff)
+	}
+	b.down.backward(dAct, dx, act, a.low[6], spare, rows, false)
+	f32.Parallel(rows, 16, func(lo, hi int) {
+		lo, hi = lo*ff, hi*ff
+		gate, up, dUp, dGate := a.gate[lo:hi], a.up[lo:hi], act[lo:hi], dAct[lo:hi]
+		f32.SiLU(dUp, gate)
+		f32.Mul(dUp, dUp, dGate)
+		f32.Mul(dGate, dGate, up)
+		f32.SiLUBackward(dGate, dGate, gate)
+	})
+	normRows(h, a.mid, b.norm2, c)
+	b.gate.backward(dh, dAct, h, a.low[4], spare, rows, false)
+	b.up.backward(dh, act, h, a.low[5], spare, rows, true)
+	n := normBackward{dx: dx, dy: dh, x: a.mid, norm: b.norm2, eps: float32(c.Eps)}
+	n.run(rows)
+
+	dq := work.get(bufA, rows*c.Heads*c.HeadDim)
+	dk, dv := work.get(bufB, rows*c.KVHeads*c.HeadDim), work.get(bufC, rows*c.KVHeads*c.HeadDim)
+	b.o.backward(dq, dx, a.o, a.low[3], spare, rows, false) // the gradient of a.o, which attention turns into that of a.q
+	p.attentionBackward(b, a, dq, dk, dv)
+	normRows(h, a.x, b.norm1, c)
+	if !through {
+		dh = nil
+	}
+	b.q.backward(dh, dq, h, a.low[0], spare, rows, false)
+	b.k.backward(dh, dk, h, a.low[1], spare, rows, true)
+	b.v.backward(dh, dv, h, a.low[2], spare, rows, true)
+	if through {
+		n := normBackward{dx: dx, dy: dh, x: a.x, norm: b.norm1, eps: float32(c.Eps)}
+		n.run(rows)
+	}
+}
+
+// learns is whether backward reads x.
+func (l *linear) learns() bool { return l.a != nil || l.weight.g != nil }
+
+func normRows(y, x []float32, norm *tensor, c Config) {
+	d := len(norm.w)
+	f32.Parallel(len(x)/d, 32, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			f32.RMSNorm(y[i*d:(i+1)*d], x[i*d:(i+1)*d], norm.w, float32(c.Eps))
+		}
+	})
+}
+
+func addRows(y, x []float32, width int) {
+	f32.Parallel(len(x)/width, 64, func(lo, hi int) {
+		f32.Add(y[lo*width:hi*width], x[lo*width:hi*width])
+	})
+}
+
+// activate computes y = silu(gate)*up.
+func activate(y, gate, up []float32, width int) {
+	f32.Parallel(len(y)/width, 16, func(lo, hi int) {
+		lo, hi = lo*width, hi*width
+		f32.SiLU(y[lo:hi], gate[lo:hi])
+		f32.Mul(y[lo:hi], y[lo:hi], up[lo:hi])
+	})
+}
+
+// normBackward adds a norm's gradients to those of its input and, where it is trained, of its weight.
+type normBackward struct {
+	dx, dy, x []float32
+	norm      *tensor
+	eps       float32
+	at        func(int) int // the row of dx and x that a row of dy belongs to; nil: the same
+}
+
+// normBlock is how many rows' gradients of a norm's weight are added up on their own. It is fixed, so that the sum does not depend on
+// the number of cores.
+const normBlock = 64
+
+func (n normBackward) run(rows int) {
+	d := len(n.norm.w)
+	blocks := (rows + normBlock - 1) / normBlock
+	var sums []float32
+	if n.norm.g != nil {
+		sums = make([]float32, blocks*d)
+	}
+	f32.Parallel(blocks, 1, func(lo, hi int) {
+		y := make([]float32, d)
+		for b := lo; b < hi; b++ {
+			var dw []float32
+			if sums != nil {
+				dw = sums[b*d : (b+1)*d]
+			}
+			for i := b * normBlock; i < min((b+1)*normBlock, rows); i++ {
+				at := i
+				if n.at != nil {
+					at = n.at(i)
+				}
+				x := n.x[at*d : (at+1)*d]
+				r := f32.RMSNorm(y, x, n.norm.w, n.eps)
+				f32.RMSNormBackward(n.dx[at*d:(at+1)*d], dw, n.dy[i*d:(i+1)*d], x, n.norm.w, r)
+			}
+		}
+	})
+	if sums != nil {
+		sumRows(n.norm.g, sums, blocks)
+	}
+}
