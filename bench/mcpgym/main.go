@@ -23,6 +23,7 @@ import (
 
 	"github.com/mcpgym/mcpgym/bench"
 	"github.com/mcpgym/mcpgym/envs"
+	"github.com/mcpgym/mcpgym/policies"
 )
 
 func main() {
@@ -35,6 +36,11 @@ func main() {
 // errFailed says that the command did its work and the outcome is a failure, which it has printed.
 var errFailed = errors.New("failed")
 
+// interruption is the error of a command that was interrupted and has left something: it says what can be done with it.
+type interruption string
+
+func (i interruption) Error() string { return string(i) }
+
 // run executes the command and returns the exit status: 0, 1 for a failure that was looked for and found, 2 for wrong input
 // or anything that kept the command from its work, 130 when it was interrupted.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
@@ -43,7 +49,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	root.AddCommand(envsCommand(), toolsCommand(), runCommand(), playCommand(), showCommand(), explainCommand(), verifyCommand(), regradeCommand(), boardCommand())
+	root.AddCommand(envsCommand(), toolsCommand(), runCommand(), playCommand(), showCommand(), explainCommand(), verifyCommand(), regradeCommand(), boardCommand(), sftCommand(), trainCommand(), evalCommand(), chatCommand(), mergeCommand(), serveCommand())
 	root.Args = cobra.ArbitraryArgs
 	root.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -61,6 +67,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		return 0
 	case errors.Is(err, errFailed):
 		return 1
+	case errors.As(err, new(interruption)):
+		fmt.Fprintf(errOut, "mcpgym: interrupted, %v\n", err)
+		return 130
 	case ctx.Err() != nil:
 		fmt.Fprintln(errOut, "mcpgym: interrupted, nothing was written")
 		return 130
@@ -227,85 +236,138 @@ func summarise(row bench.Row) summary {
 		Interval: [2]float64{row.Interval.Lo, row.Interval.Hi}, PassHat: row.PassHat, Reward: row.MeanReward, Hallucination: row.Hallucination, Turns: row.Turns, ToolErrors: row.ToolErrors, Founding: row.Founding, Families: families}
 }
 
+// playing is how a policy is played: what run and eval have in common.
+type playing struct {
+	env, split, driver, file string
+	tasks, trials, parallel  int
+	seed                     uint64
+	asJSON                   bool
+}
+
+func (p *playing) flags(c *cobra.Command, parallel int) {
+	f := c.Flags()
+	f.StringVar(&p.env, "env", "", "environment")
+	f.StringVar(&p.split, "split", "test", "split")
+	driverFlag(c, &p.driver)
+	f.IntVar(&p.tasks, "episodes", 100, "tasks to play, from the first of the split")
+	f.IntVar(&p.trials, "trials", 1, "episodes of each task")
+	f.Uint64Var(&p.seed, "seed", 1, "seed of the policy's choices")
+	f.IntVar(&p.parallel, "parallel", parallel, "episodes at once")
+	f.BoolVar(&p.asJSON, "json", false, "print one line of JSON")
+	f.StringVar(&p.file, "out", "", "write the record to this file")
+	c.RegisterFlagCompletionFunc("env", envNames)
+}
+
+// check looks at all that can be wrong before anything is started.
+func (p *playing) check() error {
+	if err := positive(flagValue{"episodes", p.tasks}, flagValue{"trials", p.trials}, flagValue{"parallel", p.parallel}); err != nil {
+		return err
+	}
+	entry, err := bench.FindEnv(p.env)
+	if err != nil {
+		return err
+	}
+	if p.driver, err = entry.Driver(p.driver); err != nil {
+		return err
+	}
+	if err := entry.Split(p.split); err != nil {
+		return err
+	}
+	if p.file != "" {
+		return writable(p.file)
+	}
+	return nil
+}
+
+// play plays a policy, keeps the record and prints the row. The command is what plays it again, but for the flags that are here.
+func (p *playing) play(cmd *cobra.Command, policy policies.Policy, name, command string) error {
+	spec, _, err := openEnv(cmd.Context(), p.env, p.driver, p.split)
+	if err != nil {
+		return err
+	}
+	defer spec.Sandboxes.Close()
+	start := time.Now()
+	progress, done := progressBar(cmd.ErrOrStderr(), "play", p.tasks*p.trials)
+	r, err := bench.Run(cmd.Context(), bench.Config{Spec: spec, Policy: policy, Name: name, Split: p.split, Tasks: p.tasks, Trials: p.trials, Seed: p.seed, Parallel: p.parallel, Progress: progress})
+	done()
+	if err != nil {
+		return err
+	}
+	seconds := time.Since(start).Seconds()
+	r.Provenance = provenance(cmd.Context(), p.driver, fmt.Sprintf("%s --split %s --episodes %d --trials %d --seed %d", command, p.split, p.tasks, p.trials, p.seed))
+	r.Provenance.Tokens = sampled(r)
+	if p.file != "" {
+		if err := r.Save(p.file); err != nil {
+			return err
+		}
+	}
+	row := bench.Summarise(r)
+	if !p.asJSON {
+		board, err := bench.Boards([]*bench.Record{r})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s, split %s\n%s\n%s\n%d episodes in %.1f s\n", p.env, p.split, board[0].Table(false), board[0].FamilyTable(false), row.Planned, seconds)
+		return nil
+	}
+	out := summarise(row)
+	out.Seconds = &seconds
+	return printJSON(cmd.OutOrStdout(), out)
+}
+
+func provenance(ctx context.Context, driver, command string) bench.Provenance {
+	return bench.Provenance{Commit: commit(ctx), Date: time.Now().UTC().Format(time.DateOnly), Drivers: []string{driver}, Command: "go run ./bench/mcpgym " + command}
+}
+
+// sampled is the number of tokens that a model has said; nil where none was asked.
+func sampled(r *bench.Record) *int {
+	n, any := 0, false
+	for _, e := range r.Episodes {
+		for _, s := range e.Steps {
+			if s.Action.Sample != nil {
+				n, any = n+len(s.Action.Sample.Tokens), true
+			}
+		}
+	}
+	if !any {
+		return nil
+	}
+	return &n
+}
+
+type flagValue struct {
+	flag  string
+	value int
+}
+
+func positive(values ...flagValue) error {
+	for _, v := range values {
+		if v.value < 1 {
+			return fmt.Errorf("--%s is %d, want 1 or more", v.flag, v.value)
+		}
+	}
+	return nil
+}
+
 func runCommand() *cobra.Command {
-	var env, policy, split, driver, file string
-	var tasks, trials, parallel int
-	var seed uint64
-	var asJSON bool
+	var p playing
+	var policy string
 	c := &cobra.Command{
 		Use: "run", Short: "Play a policy in an environment", Args: cobra.NoArgs,
 		Example: "  mcpgym run --env Weather-v0 --policy lexical --split test --episodes 200",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, n := range []struct {
-				flag  string
-				value int
-			}{{"episodes", tasks}, {"trials", trials}, {"parallel", parallel}} {
-				if n.value < 1 {
-					return fmt.Errorf("--%s is %d, want 1 or more", n.flag, n.value)
-				}
-			}
-			entry, err := bench.FindEnv(env)
-			if err != nil {
-				return err
-			}
-			if driver, err = entry.Driver(driver); err != nil {
+			if err := p.check(); err != nil {
 				return err
 			}
 			b, err := bench.FindPolicy(policy)
 			if err != nil {
 				return err
 			}
-			if file != "" {
-				if err := writable(file); err != nil {
-					return err
-				}
-			}
-			spec, _, err := openEnv(cmd.Context(), env, driver, split)
-			if err != nil {
-				return err
-			}
-			defer spec.Sandboxes.Close()
-			start := time.Now()
-			progress, done := progressBar(cmd.ErrOrStderr(), "play", tasks*trials)
-			r, err := bench.Run(cmd.Context(), bench.Config{Spec: spec, Policy: b.Policy, Name: b.Name, Split: split, Tasks: tasks, Trials: trials, Seed: seed, Parallel: parallel, Progress: progress})
-			done()
-			if err != nil {
-				return err
-			}
-			seconds := time.Since(start).Seconds()
-			if file != "" {
-				r.Provenance = bench.Provenance{Commit: commit(cmd.Context()), Date: time.Now().UTC().Format(time.DateOnly), Drivers: []string{driver},
-					Command: fmt.Sprintf("go run ./bench/mcpgym run --env %s --policy %s --split %s --episodes %d --trials %d --seed %d", env, policy, split, tasks, trials, seed)}
-				if err := r.Save(file); err != nil {
-					return err
-				}
-			}
-			row := bench.Summarise(r)
-			if !asJSON {
-				board, err := bench.Boards([]*bench.Record{r})
-				if err != nil {
-					return err
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s, split %s\n%s\n%s\n%d episodes in %.1f s\n", env, split, board[0].Table(false), board[0].FamilyTable(false), row.Planned, seconds)
-				return nil
-			}
-			out := summarise(row)
-			out.Seconds = &seconds
-			return printJSON(cmd.OutOrStdout(), out)
+			return p.play(cmd, b.Policy, b.Name, fmt.Sprintf("run --env %s --policy %s", p.env, policy))
 		},
 	}
-	f := c.Flags()
-	f.StringVar(&env, "env", "", "environment")
-	f.StringVar(&policy, "policy", "", "policy")
-	f.StringVar(&split, "split", "test", "split")
-	driverFlag(c, &driver)
-	f.IntVar(&tasks, "episodes", 100, "tasks to play, from the first of the split")
-	f.IntVar(&trials, "trials", 1, "episodes of each task")
-	f.Uint64Var(&seed, "seed", 1, "seed of the policy's choices")
-	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "episodes at once")
-	f.BoolVar(&asJSON, "json", false, "print one line of JSON")
-	f.StringVar(&file, "out", "", "write the record to this file")
-	c.RegisterFlagCompletionFunc("env", envNames)
+	p.flags(c, runtime.NumCPU())
+	c.Flags().StringVar(&policy, "policy", "", "policy")
 	c.RegisterFlagCompletionFunc("policy", policyNames)
 	return c
 }
@@ -328,10 +390,15 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
+func terminal(w io.Writer) (*os.File, bool) {
+	f, ok := w.(*os.File)
+	return f, ok && term.IsTerminal(int(f.Fd()))
+}
+
 // progressBar shows progress on a terminal, and nothing elsewhere.
 func progressBar(w io.Writer, what string, total int) (step func(int), done func()) {
-	f, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	f, ok := terminal(w)
+	if !ok {
 		return nil, func() {}
 	}
 	bar := progressbar.NewOptions(total, progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(f), progressbar.OptionShowCount(),
