@@ -73,7 +73,7 @@ func Summarise(r *Record) Row {
 		t := Trial{Task: e.Task, Trial: e.Trial, Void: e.Void != nil}
 		if e.Score != nil {
 			t.Success, t.Reward = e.Score.Success, &e.Score.Value
-			tr := envs.Trajectory{Steps: e.Steps}
+			tr := envs.Trajectory{Steps: e.Steps, Tools: r.Tools[e.Tools]}
 			for _, p := range e.Score.Parts {
 				row.Hallucination.Tools += float64(p.Counts["tools"])
 				row.Hallucination.Arguments += float64(p.Counts["arguments"])

@@ -68,10 +68,14 @@ func spec(name, system string, box sandboxes.Provider, splits map[string]envs.So
 	}
 }
 
-// Founding is the formula of the project's founding note, for the task that the note gives: tools query_database and
-// run_linter, and the word inactive in a query. It is a column to compare with; see rewards.FoundingText.
+// Founding is the formula of the project's founding note, for the task that the note gives: any tool that there is, and the word
+// inactive in a query. It is a column to compare with; see rewards.FoundingText.
 func Founding(t *envs.Trajectory) float64 {
-	return rewards.Founding(t, []string{"query_database", "run_linter"}, "inactive")
+	names := make([]string, len(t.Tools))
+	for i, tool := range t.Tools {
+		names[i] = tool.Name
+	}
+	return rewards.Founding(t, names, "inactive")
 }
 
 // ready is the number of databases that are kept ready.
