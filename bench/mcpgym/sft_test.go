@@ -108,7 +108,7 @@ func TestTrain(t *testing.T) {
 	require.Contains(t, out, "; 300 tokens in the vocabulary\n")
 
 	code, out, errOut = call(t, "", strings.Fields("sft --records "+in("run.jsonl")+","+in("whole/gold.jsonl")+" --dev-episodes 2 --model "+in("run/model")+
-		" --lora-rank 2 --steps 2 --batch-size 1 --learning-rate 0.1 --warmup-ratio 0 --lr-schedule constant --only-success --json --out "+in("lora"))...)
+		" --lora-rank 2 --steps 4 --batch-size 2 --learning-rate 0.01 --warmup-ratio 0 --lr-schedule constant --only-success --json --out "+in("lora"))...)
 	require.Zero(t, code, errOut)
 	var made struct {
 		Steps int
@@ -117,7 +117,7 @@ func TestTrain(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &made))
 	require.Equal(t, in("lora/adapter"), made.Path)
-	require.Equal(t, 2, made.Steps)
+	require.Equal(t, 4, made.Steps)
 	require.NotNil(t, made.Dev)
 	require.FileExists(t, in("lora/adapter/adapter_model.safetensors"))
 	code, _, errOut = call(t, "", "merge", in("run/model"), in("lora/adapter"), in("merged"))

@@ -75,8 +75,11 @@ func (l *lease) lookWithin(ctx context.Context, f func(context.Context, *pgconn.
 			return fmt.Errorf("%w: %w", errEnded, err)
 		}
 	}
-	const lockNotAvailable = "55P03"
-	if e, ok := errors.AsType[*pgconn.PgError](err); !ok || e.Code != lockNotAvailable {
+	locked := func(err error) bool {
+		e, ok := errors.AsType[*pgconn.PgError](err)
+		return ok && e.Code == "55P03" // lock_not_available
+	}
+	if !locked(err) {
 		return cause(ctx, err)
 	}
 	select {
@@ -89,8 +92,16 @@ func (l *lease) lookWithin(ctx context.Context, f func(context.Context, *pgconn.
 	if err != nil && !l.agent.IsClosed() {
 		return fmt.Errorf("roll the agent's transaction back: %w", err)
 	}
-	return cause(ctx, try())
+	// A session of the agent's that was ended keeps its locks until it is gone, which takes a busy machine a while.
+	for tries := 0; ; tries++ {
+		if err = try(); !locked(err) || tries == leaving || ctx.Err() != nil {
+			return cause(ctx, err)
+		}
+	}
 }
+
+// leaving is how often a lock of a session that is ending is waited for, each time for as long as a verifier waits for locks.
+const leaving = 20
 
 // unreadable says why a database cannot be read although its server is well: then its agent keeps the verifier out, by a
 // function that runs whenever a table is read, say, or by a row that is too large to be sent. It is nil where err, of look,
