@@ -22,13 +22,14 @@ func tiny(tb testing.TB) string {
 const (
 	bytesPart = `{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":true}`
 	gpt2Part  = `{"type":"Split","pattern":{"Regex":"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},"behavior":"Isolated","invert":false}`
+	trainPart = `{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":"\\p{Lu}+\\p{Ll}*|\\p{N}+|[^\\p{Lu}\\p{N}]+"},"behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false}]}`
 	bosPart   = `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<e>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{"<e>":{"id":"<e>","ids":[258],"tokens":["<e>"]}}}`
 	addedPart = `{"id":258,"content":"<e>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}`
 )
 
 func TestRefused(t *testing.T) {
 	file := tiny(t)
-	pre, dec := `"pre_tokenizer":`+bytesPart, `"decoder":`+bytesPart
+	pre, dec := `"pre_tokenizer":`+trainPart, `"decoder":`+bytesPart
 	for _, c := range []struct{ old, new, err string }{
 		{"", "", ""},
 		{`"version":"1.0"`, `"version":"2.0"`, `version: "2.0" is not known`},
@@ -169,11 +170,11 @@ func FuzzRead(f *testing.F) {
 	f.Add(list("Sequence", "normalizers", `{"type":"NFC"}`), list("Sequence", "pretokenizers", gpt2Part, bytesPart), bos, list("Sequence", "decoders", bytesPart), addedPart, `"a b"`, "{", "e\u0301")
 	f.Add(`{"type":"NFC"}`, list("Sequence", "pretokenizers", `{"type":"Digits","individual_digits":true}`, bytesPart), bosPart, bytesPart, "", "", `{"<u>":300,`, "a1 22")
 	f.Add("", "", "", "", "", "", "{\xff", "")
-	for _, part := range []string{`"normalizer":null`, `"pre_tokenizer":` + bytesPart, `"post_processor":null`, `"decoder":` + bytesPart, addedPart, `["a","b"],["Ġ","ab"]`, `"vocab":{`} {
+	for _, part := range []string{`"normalizer":null`, `"pre_tokenizer":` + trainPart, `"post_processor":null`, `"decoder":` + bytesPart, addedPart, `["a","b"],["Ġ","ab"]`, `"vocab":{`} {
 		require.Contains(f, file, part)
 	}
 	f.Fuzz(func(t *testing.T, normalizer, pre, post, decoder, added, merges, vocab, text string) {
-		data := strings.NewReplacer(`"normalizer":null`, `"normalizer":`+normalizer, `"pre_tokenizer":`+bytesPart, `"pre_tokenizer":`+pre,
+		data := strings.NewReplacer(`"normalizer":null`, `"normalizer":`+normalizer, `"pre_tokenizer":`+trainPart, `"pre_tokenizer":`+pre,
 			`"post_processor":null`, `"post_processor":`+post, `"decoder":`+bytesPart, `"decoder":`+decoder, addedPart, added,
 			`["a","b"],["Ġ","ab"]`, merges, `"vocab":{`, `"vocab":`+vocab).Replace(file)
 		tok, err := Read([]byte(data))

@@ -8,8 +8,12 @@ import (
 // splitter is the length of the first piece of a text that is not empty.
 type splitter func(string) int
 
+// phrasePattern is what Train splits by: names, numbers, and whatever stands between them.
+const phrasePattern = `\p{Lu}+\p{Ll}*|\p{N}+|[^\p{Lu}\p{N}]+`
+
 // The patterns that are known, each by hand: Go's regexp has no lookahead, and what has it is a hundred times as slow.
 var patterns = map[string]splitter{
+	phrasePattern: phrase,
 	// GPT-2
 	`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`: gpt2,
 	// Llama 3
@@ -118,6 +122,29 @@ func gpt2(s string) int {
 		return run(s, skip+n, c, other)
 	}
 	n, _ = blank(s)
+	return n
+}
+
+func phrase(s string) int {
+	first, n := utf8.DecodeRuneInString(s)
+	while := func(is func(rune) bool) {
+		for n < len(s) {
+			r, k := utf8.DecodeRuneInString(s[n:])
+			if !is(r) {
+				return
+			}
+			n += k
+		}
+	}
+	switch {
+	case isCapital(first):
+		while(isCapital)
+		while(isSmall)
+	case isNumber(first):
+		while(isNumber)
+	default:
+		while(func(r rune) bool { return !isCapital(r) && !isNumber(r) })
+	}
 	return n
 }
 

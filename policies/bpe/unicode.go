@@ -13,6 +13,14 @@ var (
 			{0x2ebf0, 0x2ee5d, 1},
 		},
 	}
+	capitals16 = &unicode.RangeTable{
+		R16: []unicode.Range16{{0x1c89, 0x1c89, 1}, {0xa7cb, 0xa7cc, 1}, {0xa7da, 0xa7dc, 2}},
+		R32: []unicode.Range32{{0x10d50, 0x10d65, 1}},
+	}
+	smalls16 = &unicode.RangeTable{
+		R16: []unicode.Range16{{0x1c8a, 0x1c8a, 1}, {0xa7cd, 0xa7cd, 1}, {0xa7db, 0xa7db, 1}},
+		R32: []unicode.Range32{{0x10d70, 0x10d85, 1}},
+	}
 	numbers16 = &unicode.RangeTable{
 		R32: []unicode.Range32{
 			{0x10d40, 0x10d49, 1}, {0x116d0, 0x116e3, 1}, {0x11bf0, 0x11bf9, 1}, {0x16130, 0x16139, 1}, {0x16d70, 0x16d79, 1}, {0x1ccf0, 0x1ccf9, 1},
@@ -30,6 +38,14 @@ var (
 		R32: []unicode.Range32{{0x11de0, 0x11de9, 1}, {0x16ff4, 0x16ff6, 1}},
 	}
 )
+
+func isCapital(r rune) bool {
+	return unicode.IsUpper(r) || r > unicode.MaxLatin1 && unicode.Is(capitals16, r)
+}
+
+func isSmall(r rune) bool {
+	return unicode.IsLower(r) || r > unicode.MaxLatin1 && unicode.Is(smalls16, r)
+}
 
 func isNumber(r rune) bool {
 	return unicode.IsNumber(r) || r > unicode.MaxLatin1 && unicode.Is(numbers16, r)

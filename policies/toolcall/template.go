@@ -47,8 +47,10 @@ var small string
 // SmallTokens are the added tokens that Small expects of a tokenizer, its stop token first.
 var SmallTokens = []string{"<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<think>", "</think>", "<tool_call>", "</tool_call>"}
 
-// Small is a template of our own, as short as can be. A turn is one token that names the role, its text, and <|end|>; calls are
-// <tool_call>name{arguments}</tool_call>, one after the other, and each result is a turn. Nothing that was said is ever left out.
+// Small is a template of our own, as short as can be, for models that are made from nothing for one environment: of tools it shows
+// the names, and of what the system says nothing, since both are the same in all episodes and would be most of what there is to read. A
+// turn is one token that names the role, its text, and <|end|>; calls are <tool_call>name{arguments}</tool_call>, one after the other,
+// and each result is a turn.
 func Small() *Template {
 	t, err := NewTemplate(small, Config{EOS: SmallTokens[0]})
 	if err != nil {

@@ -232,13 +232,13 @@ func TestSmall(t *testing.T) {
 	got, err := Small().Render(tools, chat, true)
 	require.NoError(t, err)
 	said := `<think>hm</think>so<tool_call>f{"b":1,"a":"x"}</tool_call><tool_call>g{}</tool_call>`
-	require.Equal(t, `<|system|>Be brief.`+"\n"+`f {"type":"object"} Does it.`+"\n"+`g {"type":"object","properties":{}}<|end|><|user|>Go.<|end|><|assistant|>`+
+	require.Equal(t, `<|system|>f g<|end|><|user|>Go.<|end|><|assistant|>`+
 		said+`<|end|><|tool|>1<|end|><|tool|>2<|end|><|assistant|>`, got)
 	turn := Reader{}.Read(said)
 	require.Equal(t, "so hm 0", strings.Join([]string{turn.Text, turn.Reasoning, "0"}, " "))
 	require.Equal(t, `{"b":1,"a":"x"}`, string(turn.Calls[0].Arguments))
 	require.Equal(t, "g", turn.Calls[1].Name)
-	got, err = Small().Render(nil, chat[1:2], true)
+	got, err = Small().Render(nil, chat[:2], true)
 	require.NoError(t, err)
 	require.Equal(t, "<|user|>Go.<|end|><|assistant|>", got)
 	_, err = Small().Render(nil, []engine.Message{{Role: "critic"}}, true)
