@@ -11,8 +11,9 @@ import (
 // less on keys that come after the query.
 const attentionRows = 64
 
-// headTask is attention in one sequence for one head of keys and the queries that share it. Its queries are ordered by position,
-// then by head, so that those of consecutive positions are one matrix.
+// headTask is attention in one sequence for one head of keys and the queries that share it. The queries are those of the sequence's own
+// tokens; the keys and values are of all its tokens, also those that it shares with earlier sequences. Its queries are ordered by
+// position, then by head, so that those of consecutive positions are one matrix.
 type headTask struct {
 	p          *pass
 	b          *block
@@ -23,7 +24,7 @@ type headTask struct {
 	eps        float32
 	sin, cos   []float32
 
-	q, k, v      []float32 // [n*group,dim], [n,dim], [n,dim]
+	q, k, v      []float32 // [own*group,dim], [n,dim], [n,dim]
 	prob, dProb  []float32 // [step*group,n]
 	out          []float32 // [step*group,dim]
 	dq, dk, dv   []float32
@@ -49,11 +50,12 @@ func (p *pass) eachHead(b *block, a *activations, backward bool, f func(task *he
 var attentionMemory = sync.Pool{New: func() any { return new([]float32) }}
 
 func (t *headTask) place(memory *[]float32, backward bool) {
-	n, block := t.s.n, t.step()*t.group
-	sizes := []int{n * t.group * t.dim, n * t.dim, n * t.dim, block * n, block * t.dim, t.dim}
+	n, own := len(t.s.at), len(t.s.at)-t.s.start
+	block := min(t.step(), own) * t.group
+	sizes := []int{own * t.group * t.dim, n * t.dim, n * t.dim, block * n, block * t.dim, t.dim}
 	into := []*[]float32{&t.q, &t.k, &t.v, &t.prob, &t.out, &t.line}
 	if backward {
-		sizes = append(sizes, n*t.group*t.dim, n*t.dim, n*t.dim, block*n)
+		sizes = append(sizes, own*t.group*t.dim, n*t.dim, n*t.dim, block*n)
 		into = append(into, &t.dq, &t.dk, &t.dv, &t.dProb)
 	}
 	total := 0
@@ -71,7 +73,7 @@ func (t *headTask) place(memory *[]float32, backward bool) {
 }
 
 // step is the number of positions whose queries are taken together.
-func (t *headTask) step() int { return max(1, max(attentionRows, t.s.n/16)/t.group) }
+func (t *headTask) step() int { return max(1, max(attentionRows, len(t.s.at)/16)/t.group) }
 
 // attention computes a.o from a.q, a.k and a.v.
 func (p *pass) attention(b *block, a *activations) {
@@ -79,13 +81,13 @@ func (p *pass) attention(b *block, a *activations) {
 		t.gather()
 		width := t.group * t.dim
 		stride := p.e.config.Heads * t.dim
-		for lo := 0; lo < t.s.n; lo += t.step() {
-			hi := min(lo+t.step(), t.s.n)
+		for lo := t.s.start; lo < len(t.s.at); lo += t.step() {
+			hi := min(lo+t.step(), len(t.s.at))
 			rows := (hi - lo) * t.group
 			prob := t.probabilities(lo, hi)
 			f32.MatMul(t.out, prob, t.v, rows, t.dim, hi, false, false, false)
-			for i := lo; i < hi; i++ {
-				copy(a.o[(t.s.at+i)*stride+t.head*width:][:width], t.out[(i-lo)*width:])
+			for i, at := range t.s.at[lo:hi] {
+				copy(a.o[at*stride+t.head*width:][:width], t.out[i*width:])
 			}
 		}
 	})
@@ -95,13 +97,14 @@ func (p *pass) attention(b *block, a *activations) {
 func (t *headTask) gather() {
 	kv := t.p.e.config.KVHeads * t.dim
 	scale := float32(1 / math.Sqrt(float64(t.dim)))
-	for i := range t.s.n {
-		at := (t.s.at+i)*kv + t.head*t.dim
+	for i, at := range t.s.at {
+		at = at*kv + t.head*t.dim
 		copy(t.v[i*t.dim:(i+1)*t.dim], t.a.v[at:])
 		t.rotate(t.k[i*t.dim:(i+1)*t.dim], t.normed(t.a.k[at:at+t.dim], t.b.kNorm), i)
+	}
+	for i := t.s.start; i < len(t.s.at); i++ {
 		for j := range t.group {
-			q := t.q[(i*t.group+j)*t.dim:][:t.dim]
-			t.rotate(q, t.normed(t.query(t.a.q, i, j), t.b.qNorm), i)
+			t.rotate(t.own(t.q, i, j), t.normed(t.query(t.a.q, i, j), t.b.qNorm), i)
 		}
 	}
 	f32.Scale(t.q, scale)
@@ -109,7 +112,12 @@ func (t *headTask) gather() {
 
 // query is the part of x that belongs to the query j of position i.
 func (t *headTask) query(x []float32, i, j int) []float32 {
-	return x[(t.s.at+i)*t.p.e.config.Heads*t.dim+(t.head*t.group+j)*t.dim:][:t.dim]
+	return x[t.s.at[i]*t.p.e.config.Heads*t.dim+(t.head*t.group+j)*t.dim:][:t.dim]
+}
+
+// own is the part of q or dq that belongs to the query j of position i.
+func (t *headTask) own(q []float32, i, j int) []float32 {
+	return q[((i-t.s.start)*t.group+j)*t.dim:][:t.dim]
 }
 
 func (t *headTask) normed(x []float32, norm *tensor) []float32 {
@@ -147,7 +155,7 @@ func rotateBack(y0, y1, x0, x1, cos, sin []float32) {
 func (t *headTask) probabilities(lo, hi int) []float32 {
 	rows := (hi - lo) * t.group
 	prob := t.prob[:rows*hi]
-	f32.MatMul(prob, t.q[lo*t.group*t.dim:], t.k, rows, hi, t.dim, false, true, false)
+	f32.MatMul(prob, t.q[(lo-t.s.start)*t.group*t.dim:], t.k, rows, hi, t.dim, false, true, false)
 	for r := range rows {
 		row, seen := prob[r*hi:(r+1)*hi], lo+r/t.group+1
 		f32.Softmax(row[:seen], row[:seen])
@@ -157,7 +165,9 @@ func (t *headTask) probabilities(lo, hi int) []float32 {
 }
 
 // attentionBackward turns dq, the gradient of a.o, into that of a.q, and computes those of a.k and a.v, from nothing but a.q, a.k and
-// a.v: the probabilities are computed anew rather than kept, as they would take more memory than all else in a long sequence.
+// a.v: the probabilities are computed anew rather than kept, as they would take more memory than all else in a long sequence. What a
+// sequence adds to the gradients of tokens that are not its own goes to rows of dk and dv beyond those of the packed batch, and is added
+// up in the order of the sequences, so that the sum does not depend on who came first.
 func (p *pass) attentionBackward(b *block, a *activations, dq, dk, dv []float32) {
 	norms := b.qNorm != nil && b.qNorm.g != nil
 	var dNorms []float32
@@ -177,6 +187,16 @@ func (p *pass) attentionBackward(b *block, a *activations, dq, dk, dv []float32)
 			f32.Add(b.kNorm.g, dNorms[i*2*dim+dim:(i+1)*2*dim])
 		}
 	}
+	rows, kv := len(p.tokens), dim*p.e.config.KVHeads
+	f32.Parallel(kv, 32, func(lo, hi int) {
+		for _, s := range p.sequences {
+			for i, at := range s.at[:s.start] {
+				from, to := (rows+s.spare+i)*kv, at*kv
+				f32.Add(dk[to+lo:to+hi], dk[from+lo:from+hi])
+				f32.Add(dv[to+lo:to+hi], dv[from+lo:from+hi])
+			}
+		}
+	})
 }
 
 func (t *headTask) backward(dq, dk, dv []float32) {
@@ -184,8 +204,8 @@ func (t *headTask) backward(dq, dk, dv []float32) {
 	clear(t.dk)
 	clear(t.dv)
 	dim, width := t.dim, t.group*t.dim
-	for lo := 0; lo < t.s.n; lo += t.step() {
-		hi := min(lo+t.step(), t.s.n)
+	for lo := t.s.start; lo < len(t.s.at); lo += t.step() {
+		hi, first := min(lo+t.step(), len(t.s.at)), (lo-t.s.start)*width
 		rows := (hi - lo) * t.group
 		prob, dProb := t.probabilities(lo, hi), t.dProb[:rows*hi]
 		dOut := t.out[:rows*dim]
@@ -199,8 +219,8 @@ func (t *headTask) backward(dq, dk, dv []float32) {
 			f32.Mul(d, d, row)
 			f32.Axpy(d, -float32(f32.Sum(d)), row)
 		}
-		f32.MatMul(t.dq[lo*width:], dProb, t.k, rows, dim, hi, false, false, false)
-		f32.MatMul(t.dk, dProb, t.q[lo*width:], hi, dim, rows, true, false, true)
+		f32.MatMul(t.dq[first:], dProb, t.k, rows, dim, hi, false, false, false)
+		f32.MatMul(t.dk, dProb, t.q[first:], hi, dim, rows, true, false, true)
 	}
 	f32.Scale(t.dq, float32(1/math.Sqrt(float64(dim))))
 	kv := t.p.e.config.KVHeads * dim
@@ -208,12 +228,18 @@ func (t *headTask) backward(dq, dk, dv []float32) {
 	if t.dNorms != nil {
 		dqNorm, dkNorm = t.dNorms[:dim], t.dNorms[dim:]
 	}
-	for i := range t.s.n {
-		at := (t.s.at+i)*kv + t.head*dim
-		copy(dv[at:at+dim], t.dv[i*dim:])
-		t.rotateBack(dk[at:at+dim], t.dk[i*dim:(i+1)*dim], t.a.k[at:at+dim], t.b.kNorm, dkNorm, i)
+	for i, at := range t.s.at {
+		from := at*kv + t.head*dim
+		to := from
+		if i < t.s.start {
+			to = (len(t.p.tokens)+t.s.spare+i)*kv + t.head*dim
+		}
+		copy(dv[to:to+dim], t.dv[i*dim:])
+		t.rotateBack(dk[to:to+dim], t.dk[i*dim:(i+1)*dim], t.a.k[from:from+dim], t.b.kNorm, dkNorm, i)
+	}
+	for i := t.s.start; i < len(t.s.at); i++ {
 		for j := range t.group {
-			t.rotateBack(t.query(dq, i, j), t.dq[(i*t.group+j)*dim:][:dim], t.query(t.a.q, i, j), t.b.qNorm, dqNorm, i)
+			t.rotateBack(t.query(dq, i, j), t.own(t.dq, i, j), t.query(t.a.q, i, j), t.b.qNorm, dqNorm, i)
 		}
 	}
 }

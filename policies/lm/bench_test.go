@@ -54,3 +54,29 @@ func BenchmarkTrain1M(b *testing.B) { benchmarkTrain(b, million, Options{Full: t
 func BenchmarkLoRASmolLM2(b *testing.B) {
 	benchmarkTrain(b, smolLM2, Options{LoRA: &LoRA{Rank: 8, Alpha: 16}}, 4, 256)
 }
+
+// BenchmarkForwardBackwardGroup is a pass of eight rows whose first three quarters are the same, and of eight that share nothing.
+func BenchmarkForwardBackwardGroup(b *testing.B) {
+	for _, c := range []struct {
+		name   string
+		shared int
+	}{{"shared", 192}, {"apart", 0}} {
+		b.Run(c.name, func(b *testing.B) {
+			e, err := New(million, 1, Options{Full: true})
+			require.NoError(b, err)
+			rows := randomRows(million.Vocab, 8, 256)
+			for i, row := range rows {
+				copy(row, rows[0][:c.shared])
+				row[c.shared] = int32(i) // where they part
+			}
+			distinct := 0
+			for b.Loop() {
+				p := forward(b, e, engine.Batch{Tokens: rows})
+				distinct = len(p.(*pass).tokens)
+				backward(b, p, crossEntropy(p, nil), nil)
+			}
+			b.ReportMetric(float64(distinct), "distinct-tokens")
+			b.ReportMetric(8*255, "all-tokens")
+		})
+	}
+}

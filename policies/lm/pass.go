@@ -14,7 +14,9 @@ import (
 )
 
 // pass is the result of a forward pass. Rows are packed one after the other without padding, each up to the last token that is asked
-// for: what comes later changes nothing before it, and that token itself is only predicted.
+// for: what comes later changes nothing before it, and that token itself is only predicted. What rows begin with alike is there once: a
+// row adds only its tokens from where it leaves all earlier rows. Work and memory are those of these distinct tokens, each of which sees
+// in attention the keys of all that its row has before it.
 type pass struct {
 	e       *Engine
 	changes int
@@ -26,6 +28,7 @@ type pass struct {
 
 	tokens    []int32
 	sequences []sequence
+	shared    int // tokens that sequences begin with but that are not their own, counted for each
 	longest   int
 	adapters  bool
 	keeps     bool // what Backward needs
@@ -33,15 +36,26 @@ type pass struct {
 	arena  []float32
 	layers []activations
 	last   []float32 // [rows,hidden]: what the last norm gets
-	asked  []asked
-	hidden []float32 // [len(asked),hidden]: what the head gets
-	mean   []float32 // [len(asked),hidden]: of the head's rows, as likely as they are; nil where the head is trained
-	lse    []float64 // of the scaled logits, at each of asked
-	chunk  int       // logits of so many of asked are in memory at a time
+	spots  []spot
+	hidden []float32 // [len(spots),hidden]: what the head gets
+	mean   []float32 // [len(spots),hidden]: of the head's rows, as likely as they are; nil where the head is trained
+	lse    []float64 // of the scaled logits, at each of spots
+	chunk  int       // logits of so many of spots are in memory at a time
 }
 
-// sequence is a row of the batch in the packed one.
-type sequence struct{ at, n int }
+// sequence is a row of the batch that adds tokens to the packed one. Rows that are the beginning of an earlier one have none.
+type sequence struct {
+	tokens []int32
+	at     []int // where each is in the packed batch
+	start  int   // the first that is its own: those before are earlier sequences'
+	spare  int   // where they begin among the pass's shared
+}
+
+// spot is a position of the packed batch whose logits are needed, once however many rows ask for them.
+type spot struct {
+	at    int
+	asked []asked
+}
 
 // asked is a token whose probability is asked for.
 type asked struct {
@@ -112,9 +126,10 @@ func (w *workspace) give(arena []float32) {
 // logitsSize is how many logits are in memory at a time. Where Backward needs them it computes them anew, but for the last so many.
 const logitsSize = 1 << 24
 
-// Forward gives the log-probabilities of a batch's tokens. The pass keeps its activations until Backward or Discard. Several passes may
-// be open, but none outlives a Step or Restore. A Batch.Reference is for engines that train an adapter, or nothing: one that trains
-// the whole model keeps no copy of what it was.
+// Forward gives the log-probabilities of a batch's tokens. What rows begin with alike is computed once, forward and backward, wherever in
+// the batch they are. Time and memory go by distinct tokens: two are the same where they are equal and so is all that comes before them.
+// The pass keeps its activations until Backward or Discard. Several passes may be open, but none outlives a Step or Restore. A
+// Batch.Reference is for engines that train an adapter, or nothing: one that trains the whole model keeps no copy of what it was.
 func (e *Engine) Forward(ctx context.Context, b engine.Batch) (engine.Pass, error) {
 	if b.Reference && e.full {
 		return nil, errors.New("forward: an engine that trains the whole model has no reference: open the model a second time")
@@ -146,6 +161,7 @@ func (e *Engine) newPass(b engine.Batch) (*pass, error) {
 		p.temperature = 1
 	}
 	p.logProbs, p.entropy = make([][]float32, len(b.Tokens)), make([][]float32, len(b.Tokens))
+	var all []asked
 	for i, row := range b.Tokens {
 		if len(row) < 2 {
 			return nil, fmt.Errorf("row %d has %d tokens: at least two are needed", i, len(row))
@@ -164,24 +180,51 @@ func (e *Engine) newPass(b engine.Batch) (*pass, error) {
 				return nil, fmt.Errorf("the first token of row %d is asked for: nothing predicts it", i)
 			}
 		}
-		s := sequence{at: len(p.tokens)}
-		for t := 1; t < len(row); t++ {
-			if b.Mask == nil || b.Mask[i][t] {
-				p.asked = append(p.asked, asked{row: i, col: t, at: s.at + t - 1, token: row[t]})
-				s.n = t
+		n := len(row) - 1
+		for b.Mask != nil && n > 0 && !b.Mask[i][n] {
+			n--
+		}
+		if n > e.config.MaxPositions {
+			return nil, fmt.Errorf("row %d has %d tokens: the model takes %d", i, n+1, e.config.MaxPositions)
+		}
+		for t, at := range p.pack(row[:n]) {
+			if b.Mask == nil || b.Mask[i][t+1] {
+				all = append(all, asked{row: i, col: t + 1, at: at, token: row[t+1]})
 			}
 		}
-		if s.n > e.config.MaxPositions {
-			return nil, fmt.Errorf("row %d has %d tokens: the model takes %d", i, s.n+1, e.config.MaxPositions)
+	}
+	slices.SortStableFunc(all, func(a, b asked) int { return cmp.Compare(a.at, b.at) })
+	for n := 0; len(all) > 0; all = all[n:] {
+		for n = 1; n < len(all) && all[n].at == all[0].at; n++ {
 		}
-		if s.n > 0 {
-			p.sequences = append(p.sequences, s)
-			p.tokens = append(p.tokens, row[:s.n]...)
-			p.longest = max(p.longest, s.n)
-		}
+		p.spots = append(p.spots, spot{at: all[0].at, asked: all[:n]})
 	}
 	p.allocate()
 	return p, nil
+}
+
+// pack adds a row to the packed batch, but for what it begins with like an earlier one, and says where each of its tokens is there.
+func (p *pass) pack(row []int32) []int {
+	s := sequence{tokens: row, at: make([]int, 0, len(row)), spare: p.shared}
+	for _, earlier := range p.sequences {
+		n := 0
+		for n < min(len(row), len(earlier.tokens)) && row[n] == earlier.tokens[n] {
+			n++
+		}
+		if n > s.start {
+			s.start, s.at = n, append(s.at[:0], earlier.at[:n]...)
+		}
+	}
+	for _, token := range row[s.start:] {
+		s.at = append(s.at, len(p.tokens))
+		p.tokens = append(p.tokens, token)
+	}
+	if s.start < len(row) {
+		p.sequences = append(p.sequences, s)
+		p.shared += s.start
+		p.longest = max(p.longest, len(row))
+	}
+	return s.at
 }
 
 // allocate divides one piece of memory among what is kept.
@@ -193,10 +236,10 @@ func (p *pass) allocate() {
 	if p.keeps {
 		kept = c.Layers
 	}
-	size := rows*(width*kept+c.Hidden) + len(p.asked)*c.Hidden
+	size := rows*(width*kept+c.Hidden) + len(p.spots)*c.Hidden
 	means := p.keeps && e.head.g == nil
 	if means {
-		size += len(p.asked) * c.Hidden
+		size += len(p.spots) * c.Hidden
 	}
 	if !p.keeps {
 		size += rows * c.Hidden // two inputs take turns
@@ -235,12 +278,12 @@ func (p *pass) allocate() {
 			}
 		}
 	}
-	p.last, p.hidden = take(rows*c.Hidden), take(len(p.asked)*c.Hidden)
+	p.last, p.hidden = take(rows*c.Hidden), take(len(p.spots)*c.Hidden)
 	if means {
-		p.mean = take(len(p.asked) * c.Hidden)
+		p.mean = take(len(p.spots) * c.Hidden)
 	}
-	p.lse = make([]float64, len(p.asked))
-	p.chunk = max(1, min(len(p.asked), logitsSize/c.Vocab))
+	p.lse = make([]float64, len(p.spots))
+	p.chunk = max(1, min(len(p.spots), logitsSize/c.Vocab))
 }
 
 // LogProbs has the log-probabilities of the tokens that were asked for.
@@ -283,17 +326,17 @@ func (p *pass) forward(ctx context.Context) error {
 		}
 		e.blocks[i].forward(p, &p.layers[i], out)
 	}
-	f32.Parallel(len(p.asked), 16, func(lo, hi int) {
+	f32.Parallel(len(p.spots), 16, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			at := p.asked[i].at
+			at := p.spots[i].at
 			f32.RMSNorm(p.hidden[i*d:(i+1)*d], p.last[at*d:(at+1)*d], e.norm.w, float32(e.config.Eps))
 		}
 	})
-	for lo := 0; lo < len(p.asked); lo += p.chunk {
+	for lo := 0; lo < len(p.spots); lo += p.chunk {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := p.score(lo, min(lo+p.chunk, len(p.asked))); err != nil {
+		if err := p.score(lo, min(lo+p.chunk, len(p.spots))); err != nil {
 			return err
 		}
 	}
@@ -349,17 +392,17 @@ func (p *pass) check(d [][]float32) error {
 
 func (p *pass) backward(dLogProbs, dEntropy [][]float32) {
 	e, c, rows := p.e, p.e.config, len(p.tokens)
-	if len(p.asked) == 0 {
+	if len(p.spots) == 0 {
 		return
 	}
 	d := c.Hidden
-	dHidden := e.work.get(bufNorm, len(p.asked)*d)
+	dHidden := e.work.get(bufNorm, len(p.spots)*d)
 	p.scoreBackward(dHidden, dLogProbs, dEntropy)
 	dx := e.work.get(bufX, rows*d)
 	clear(dx)
-	// Row i of the packed batch has at most one of asked, which are in its order.
-	scatter := normBackward{dx: dx, dy: dHidden, x: p.last, norm: e.norm, eps: float32(c.Eps), at: func(i int) int { return p.asked[i].at }}
-	scatter.run(len(p.asked))
+	// A position of the packed batch has at most one of spots.
+	scatter := normBackward{dx: dx, dy: dHidden, x: p.last, norm: e.norm, eps: float32(c.Eps), at: func(i int) int { return p.spots[i].at }}
+	scatter.run(len(p.spots))
 	for i := len(p.layers) - 1; i >= 0; i-- {
 		e.blocks[i].backward(p, &p.layers[i], dx, i > 0 || e.full)
 	}
@@ -425,9 +468,11 @@ func (b *block) backward(p *pass, a *activations, dx []float32, through bool) {
 	n.run(rows)
 
 	dq := work.get(bufA, rows*c.Heads*c.HeadDim)
-	dk, dv := work.get(bufB, rows*c.KVHeads*c.HeadDim), work.get(bufC, rows*c.KVHeads*c.HeadDim)
+	kv := c.KVHeads * c.HeadDim
+	dk, dv := work.get(bufB, (rows+p.shared)*kv), work.get(bufC, (rows+p.shared)*kv)
 	b.o.backward(dq, dx, a.o, a.low[3], spare, rows, false) // the gradient of a.o, which attention turns into that of a.q
 	p.attentionBackward(b, a, dq, dk, dv)
+	dk, dv = dk[:rows*kv], dv[:rows*kv]
 	normRows(h, a.x, b.norm1, c)
 	if !through {
 		dh = nil

@@ -226,7 +226,7 @@ func TestGradients(t *testing.T) {
 				require.NoError(t, err)
 				scramble(e)
 			}
-			rows := [][]int32{randomRows(23, 1, 70)[0], {4, 5, 6}, {1, 1}, {7, 2, 3, 9, 9, 1}}
+			rows := [][]int32{randomRows(23, 1, 70)[0], {4, 5, 6}, {1, 1}, {7, 2, 3, 9, 9, 1}, {7, 2, 3, 9, 4}}
 			r := rand.New(rand.NewPCG(5, 6))
 			mask, dLog, dEnt := make([][]bool, len(rows)), make([][]float32, len(rows)), make([][]float32, len(rows))
 			for i, row := range rows {
