@@ -45,8 +45,9 @@ func reproduce(t *testing.T, name string) {
 	if *update {
 		record(t, entry)
 	}
-	paths, err := filepath.Glob(filepath.Join(results, Dir(name), "*.jsonl"))
+	paths, err := filepath.Glob(filepath.Join(results, Dir(name), "*"))
 	require.NoError(t, err)
+	paths = slices.DeleteFunc(paths, func(p string) bool { return !IsRecord(p) })
 	for i, driver := range entry.Drivers {
 		t.Run("driver="+driver, func(t *testing.T) {
 			spec := openOrSkip(t, entry, driver)
@@ -54,7 +55,12 @@ func reproduce(t *testing.T, name string) {
 			for _, path := range paths {
 				r, problems, err := Load(path)
 				require.NoError(t, err)
-				t.Run(fmt.Sprintf("policy=%s/split=%s", r.Policy, r.Split), func(t *testing.T) {
+				row := fmt.Sprintf("policy=%s/split=%s", r.Policy, r.Split)
+				if r.Training != nil {
+					row += fmt.Sprintf("/seed=%d", r.Training.Seed)
+				}
+				t.Run(row, func(t *testing.T) {
+					require.Equal(t, r.Path(results), path, "a record lies where its header says")
 					report(t, path, problems)
 					if i == 0 && playedAnew(t, spec, r) {
 						return
@@ -68,11 +74,14 @@ func reproduce(t *testing.T, name string) {
 					report(t, path, found)
 				})
 			}
+			if i == 0 {
+				weights(t, spec)
+			}
 		})
 	}
 	for _, split := range entry.recorded() {
 		for _, b := range Baselines() {
-			require.FileExists(t, RecordPath(results, name, b.Name, split), "no record of a baseline: go test ./bench -update")
+			require.FileExists(t, Header{Env: name, Policy: b.Name, Split: split}.Path(results), "no record of a baseline: go test ./bench -update")
 		}
 	}
 	find := committed
@@ -94,7 +103,7 @@ func reproduce(t *testing.T, name string) {
 		if b.Env != name {
 			continue
 		}
-		fmt.Fprintf(t.Output(), "\n%s, split %s\n%s\n%s\n", b.Env, b.Split, b.Table(false), b.FamilyTable(false))
+		fmt.Fprintf(t.Output(), "\n%s, split %s\n%s", b.Env, b.Split, b.Show(false))
 		for _, row := range append(b.Rows, b.Withheld...) {
 			switch row.Policy {
 			case "oracle":
@@ -220,7 +229,7 @@ func record(t *testing.T, entry Entry) {
 	}
 	require.False(t, t.Failed(), "the drivers differ: nothing is written")
 	for _, r := range made {
-		require.NoError(t, r.Save(RecordPath(results, entry.Name, r.Policy, r.Split)))
+		require.NoError(t, r.Save(r.Path(results)))
 	}
 	require.NoError(t, WriteResults(results))
 }

@@ -29,7 +29,12 @@ type Row struct {
 	Founding      *float64    // by the founding formula, to compare with; nil where the environment has none or nothing was scored
 	Families      []FamilyRow // sorted by name
 
-	outcomes map[[2]int]outcome // by task and trial
+	// Seeds are the rows of the policy as it was trained from each seed, in order; nil where nothing was trained. Then all
+	// that is a mean here is that over seeds, and intervals are those of Across.
+	Seeds []Row
+
+	record   *Record            // nil where there are Seeds
+	outcomes map[[2]int]outcome // by task and trial; nil where there are Seeds
 }
 
 // Made is what was made up, an episode.
@@ -44,6 +49,8 @@ func (m Made) sum() float64 { return m.Tools + m.Arguments + m.Claims }
 type outcome struct {
 	pass   bool
 	reward float64 // 0 where void: compared with a scored one it did not pay
+	void   bool
+	made   float64 // up, of all kinds; meaningless where void
 }
 
 // FamilyRow is the success of a row on one family of tasks.
@@ -57,7 +64,7 @@ const publishable = 0.01
 
 // Summarise computes a record's row.
 func Summarise(r *Record) Row {
-	row := Row{Header: r.Header, outcomes: map[[2]int]outcome{}}
+	row := Row{Header: r.Header, record: r, outcomes: map[[2]int]outcome{}}
 	founding := foundingOf(r.Env)
 	formula := 0.0
 	var rewarded []float64
@@ -71,13 +78,16 @@ func Summarise(r *Record) Row {
 		}
 		f.Planned++
 		t := Trial{Task: e.Task, Trial: e.Trial, Void: e.Void != nil}
+		o := outcome{void: e.Score == nil}
 		if e.Score != nil {
 			t.Success, t.Reward = e.Score.Success, &e.Score.Value
 			tr := envs.Trajectory{Steps: e.Steps, Tools: r.Tools[e.Tools]}
 			for _, p := range e.Score.Parts {
-				row.Hallucination.Tools += float64(p.Counts["tools"])
-				row.Hallucination.Arguments += float64(p.Counts["arguments"])
-				row.Hallucination.Claims += float64(p.Counts["claims"])
+				made := Made{float64(p.Counts["tools"]), float64(p.Counts["arguments"]), float64(p.Counts["claims"])}
+				row.Hallucination.Tools += made.Tools
+				row.Hallucination.Arguments += made.Arguments
+				row.Hallucination.Claims += made.Claims
+				o.made += made.sum()
 			}
 			row.Turns += float64(len(e.Steps))
 			if founding != nil {
@@ -92,7 +102,7 @@ func Summarise(r *Record) Row {
 		if t.Success {
 			f.Passes++
 		}
-		o := outcome{pass: t.Success}
+		o.pass = t.Success
 		if t.Reward != nil {
 			o.reward = *t.Reward
 			rewarded = append(rewarded, o.reward)
@@ -123,11 +133,19 @@ func Summarise(r *Record) Row {
 // resampling seeds every resampling of the board, so that equal records give equal figures.
 const resampling = 1
 
-// Compare tests two rows on the episodes that both planned, paired: success by McNemar's exact test, reward by sign flips.
-// It is an error to compare rows of different environments, versions or splits.
+// Compare tests two rows on the episodes that both planned, paired: success by McNemar's exact test, reward by sign flips. Where one
+// of them was trained, both are tested by TwoWay. It is an error to compare rows of different environments, versions or splits.
 func Compare(a, b Row) (pSuccess, pReward float64, err error) {
 	if a.Env != b.Env || a.Split != b.Split {
 		return 0, 0, fmt.Errorf("compare %s of %s %s with %s of %s %s: only rows of one version and split can be compared", a.Policy, a.Env, a.Split, b.Policy, b.Env, b.Split)
+	}
+	if a.Seeds != nil || b.Seeds != nil {
+		success, err := against(a, b, passes)
+		if err != nil {
+			return 0, 0, err
+		}
+		reward, err := against(a, b, func(o outcome) (float64, bool) { return o.reward, true })
+		return success.P, reward.P, err
 	}
 	var x, y []bool
 	var u, v []float64
@@ -152,10 +170,11 @@ type Board struct {
 	Withheld   []Row // more than 1 % void
 }
 
-// Boards sorts records into boards, by environment and split. Records of two versions of an environment are an error: their
-// scores share no table.
+// Boards sorts records into boards, by environment and split. Those of one trained policy share a row. Records of two versions of an
+// environment are an error: their scores share no table. So are records of a trained policy that differ in more than the seed.
 func Boards(records []*Record) ([]Board, error) {
 	byKey := map[string]*Board{}
+	trained := map[*Board]map[string][]Row{} // by policy
 	version := map[string]string{}
 	for _, r := range records {
 		base := Dir(r.Env)
@@ -168,12 +187,21 @@ func Boards(records []*Record) ([]Board, error) {
 		if b == nil {
 			b = &Board{Env: r.Env, Split: r.Split}
 			byKey[key] = b
+			trained[b] = map[string][]Row{}
 		}
-		row := Summarise(r)
-		if float64(row.Void) > publishable*float64(row.Planned) {
-			b.Withheld = append(b.Withheld, row)
+		if row := Summarise(r); r.Training != nil {
+			trained[b][r.Policy] = append(trained[b][r.Policy], row)
 		} else {
-			b.Rows = append(b.Rows, row)
+			b.add(row)
+		}
+	}
+	for b, policies := range trained {
+		for _, seeds := range policies {
+			row, err := overSeeds(seeds)
+			if err != nil {
+				return nil, err
+			}
+			b.add(row)
 		}
 	}
 	var out []Board
@@ -190,6 +218,14 @@ func Boards(records []*Record) ([]Board, error) {
 		return cmp.Or(strings.Compare(x.Env, y.Env), cmp.Compare(boolInt(x.Split != "test"), boolInt(y.Split != "test")), strings.Compare(x.Split, y.Split))
 	})
 	return out, nil
+}
+
+func (b *Board) add(row Row) {
+	if float64(row.Void) > publishable*float64(row.Planned) {
+		b.Withheld = append(b.Withheld, row)
+	} else {
+		b.Rows = append(b.Rows, row)
+	}
 }
 
 func boolInt(b bool) int {
@@ -219,7 +255,12 @@ func (b Board) Table(markdown bool) string {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	t.Style().Format.Header = text.FormatDefault
-	head := table.Row{"policy", "success %", "95 %", "pass^k %", "reward", "halluc.", "turns", "tool errors", "planned", "void", "tokens", "cost $", "p vs next", "p reward"}
+	head := table.Row{"policy"}
+	trained := slices.ContainsFunc(b.Rows, func(r Row) bool { return r.Seeds != nil })
+	if trained {
+		head = append(head, "seeds")
+	}
+	head = append(head, "success %", "95 %", "pass^k %", "reward", "halluc.", "turns", "tool errors", "planned", "void", "tokens", "cost $", "p vs next", "p reward")
 	founding := foundingOf(b.Env) != nil
 	if founding {
 		head = append(head, "founding")
@@ -230,7 +271,10 @@ func (b Board) Table(markdown bool) string {
 	t.AppendHeader(head)
 	for i, r := range b.Rows {
 		name := r.Policy
-		if !r.Ranked {
+		switch {
+		case r.expert():
+			name += " (expert, not ranked)"
+		case !r.Ranked:
 			name += " (not ranked)"
 		}
 		hat := make([]string, len(r.PassHat))
@@ -250,8 +294,12 @@ func (b Board) Table(markdown bool) string {
 		if r.MeanReward != nil {
 			reward = fmt.Sprintf("%.3f [%.3f, %.3f]", *r.MeanReward, r.RewardRange.Lo, r.RewardRange.Hi)
 		}
-		line := table.Row{name, percent(r.Pass1), fmt.Sprintf("%.1f-%.1f", 100*r.Interval.Lo, 100*r.Interval.Hi), strings.Join(hat, " "), reward,
-			fmt.Sprintf("%.2f %.2f %.2f", r.Hallucination.Tools, r.Hallucination.Arguments, r.Hallucination.Claims), fmt.Sprintf("%.1f", r.Turns), fmt.Sprintf("%.2f", r.ToolErrors), r.Planned, r.Void, optional(r.Provenance.Tokens, "%d"), optional(r.Provenance.Cost, "%.2f"), next, nextReward}
+		line := table.Row{name}
+		if trained {
+			line = append(line, r.seedCount())
+		}
+		line = append(line, percent(r.Pass1), fmt.Sprintf("%.1f-%.1f", 100*r.Interval.Lo, 100*r.Interval.Hi), strings.Join(hat, " "), reward,
+			fmt.Sprintf("%.2f %.2f %.2f", r.Hallucination.Tools, r.Hallucination.Arguments, r.Hallucination.Claims), fmt.Sprintf("%.1f", r.Turns), fmt.Sprintf("%.2f", r.ToolErrors), r.Planned, r.Void, optional(r.Provenance.Tokens, "%d"), optional(r.Provenance.Cost, "%.2f"), next, nextReward)
 		if founding {
 			line = append(line, optional(r.Founding, "%.3f"))
 		}
@@ -261,7 +309,11 @@ func (b Board) Table(markdown bool) string {
 		t.AppendRow(line)
 	}
 	for _, r := range b.Withheld {
-		t.AppendRow(table.Row{r.Policy, "withheld", "", "", "", "", "", "", r.Planned, r.Void})
+		line := table.Row{r.Policy}
+		if trained {
+			line = append(line, r.seedCount())
+		}
+		t.AppendRow(append(line, "withheld", "", "", "", "", "", "", r.Planned, r.Void))
 	}
 	if markdown {
 		return t.RenderMarkdown()
@@ -310,20 +362,25 @@ func (b Board) Picture() (png, svg []byte, err error) {
 	var bars []Bar
 	for _, r := range b.Rows {
 		bar := Bar{Label: r.Policy, Value: r.Pass1, Interval: r.Interval, Muted: !r.Ranked}
-		if !r.Ranked {
+		switch {
+		case r.expert():
+			bar.Note = "expert, not ranked"
+		case !r.Ranked:
 			bar.Note = "not ranked"
+		case r.Seeds != nil:
+			bar.Note = fmt.Sprintf("%d training seeds", len(r.Seeds))
 		}
 		bars = append(bars, bar)
 	}
 	return SuccessPlot(fmt.Sprintf("%s, %s tasks", b.Env, b.Split), "success (pass@1), %, with 95 % intervals", bars)
 }
 
-// benchText writes boards in the Go benchmark format, one line a row and trial, so that
+// benchText writes boards in the Go benchmark format, one line a row, training seed and trial, so that
 //
 //	benchstat -col /policy results/weather.txt
 //
 // compares policies. Rates are in points of 100.
-func benchText(boards []Board, records []*Record) ([]byte, error) {
+func benchText(boards []Board) ([]byte, error) {
 	var buf bytes.Buffer
 	for _, u := range []string{"success-pts/episode better=higher", "reward-pts/episode better=higher", "hallucinations/episode better=lower", "turns/episode better=lower", "founding-pts/episode better=higher", "void-pts/episode better=lower"} {
 		fmt.Fprintf(&buf, "Unit %s\n", u)
@@ -331,34 +388,18 @@ func benchText(boards []Board, records []*Record) ([]byte, error) {
 	w := benchfmt.NewWriter(&buf)
 	for _, b := range boards {
 		for _, row := range b.Rows {
-			i := slices.IndexFunc(records, func(r *Record) bool {
-				return r.Env == row.Env && r.Split == row.Split && r.Policy == row.Policy
-			})
-			for trial := range row.Trials {
-				one := &Record{Header: row.Header}
-				one.Trials = 1
-				for _, e := range records[i].Episodes {
-					if e.Trial == trial {
-						one.Episodes = append(one.Episodes, e)
+			for _, r := range row.records() {
+				for trial := range r.Trials {
+					one := &Record{Header: r.Header}
+					one.Trials = 1
+					for _, e := range r.Episodes {
+						if e.Trial == trial {
+							one.Episodes = append(one.Episodes, e)
+						}
 					}
-				}
-				s := Summarise(one)
-				res := &benchfmt.Result{
-					Config: []benchfmt.Config{{Key: "env", Value: []byte(b.Env), File: true}},
-					Name:   benchfmt.Name(fmt.Sprintf("%s/policy=%s/split=%s", strings.SplitN(b.Env, "-v", 2)[0], row.Policy, b.Split)),
-					Iters:  s.Planned,
-					Values: []benchfmt.Value{{Value: round(100 * s.Pass1), Unit: "success-pts/episode"}},
-				}
-				if s.MeanReward != nil {
-					res.Values = append(res.Values, benchfmt.Value{Value: round(100 * *s.MeanReward), Unit: "reward-pts/episode"})
-				}
-				res.Values = append(res.Values, benchfmt.Value{Value: round(s.Hallucination.sum()), Unit: "hallucinations/episode"},
-					benchfmt.Value{Value: round(s.Turns), Unit: "turns/episode"}, benchfmt.Value{Value: round(100 * float64(s.Void) / float64(s.Planned)), Unit: "void-pts/episode"})
-				if s.Founding != nil {
-					res.Values = append(res.Values, benchfmt.Value{Value: round(100 * *s.Founding), Unit: "founding-pts/episode"})
-				}
-				if err := w.Write(res); err != nil {
-					return nil, err
+					if err := w.Write(benchLine(Summarise(one))); err != nil {
+						return nil, err
+					}
 				}
 			}
 		}
@@ -366,15 +407,34 @@ func benchText(boards []Board, records []*Record) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
+func benchLine(s Row) *benchfmt.Result {
+	res := &benchfmt.Result{
+		Config: []benchfmt.Config{{Key: "env", Value: []byte(s.Env), File: true}},
+		Name:   benchfmt.Name(fmt.Sprintf("%s/policy=%s/split=%s", strings.SplitN(s.Env, "-v", 2)[0], s.Policy, s.Split)),
+		Iters:  s.Planned,
+		Values: []benchfmt.Value{{Value: round(100 * s.Pass1), Unit: "success-pts/episode"}},
+	}
+	if s.MeanReward != nil {
+		res.Values = append(res.Values, benchfmt.Value{Value: round(100 * *s.MeanReward), Unit: "reward-pts/episode"})
+	}
+	res.Values = append(res.Values, benchfmt.Value{Value: round(s.Hallucination.sum()), Unit: "hallucinations/episode"},
+		benchfmt.Value{Value: round(s.Turns), Unit: "turns/episode"}, benchfmt.Value{Value: round(100 * float64(s.Void) / float64(s.Planned)), Unit: "void-pts/episode"})
+	if s.Founding != nil {
+		res.Values = append(res.Values, benchfmt.Value{Value: round(100 * *s.Founding), Unit: "founding-pts/episode"})
+	}
+	return res
+}
+
 func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }
 
 // LoadResults reads every record under a results folder, sorted by path. Problems in a record are an error here: a board is
 // made of whole records only.
 func LoadResults(dir string) ([]*Record, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*", "*.jsonl"))
+	paths, err := filepath.Glob(filepath.Join(dir, "*", "*"))
 	if err != nil {
 		return nil, fmt.Errorf("list the records in %s: %w", dir, err)
 	}
+	paths = slices.DeleteFunc(paths, func(p string) bool { return !IsRecord(p) })
 	var out []*Record
 	for _, p := range paths {
 		r, problems, err := Load(p)
@@ -389,15 +449,6 @@ func LoadResults(dir string) ([]*Record, error) {
 	return out, nil
 }
 
-// RecordPath is where the record of a row lies under a results folder.
-func RecordPath(dir, env, policy, split string) string {
-	name := policy
-	if split != "test" {
-		name += "." + split
-	}
-	return filepath.Join(dir, Dir(env), name+".jsonl")
-}
-
 // Generated computes the files of a results folder that follow from its records, by path: texts always, and pictures.
 func Generated(dir string, records []*Record) (texts, pictures map[string][]byte, err error) {
 	boards, err := Boards(records)
@@ -407,6 +458,9 @@ func Generated(dir string, records []*Record) (texts, pictures map[string][]byte
 	texts, pictures = map[string][]byte{}, map[string][]byte{}
 	var md bytes.Buffer
 	fmt.Fprint(&md, readmeHead)
+	if slices.ContainsFunc(records, func(r *Record) bool { return r.Training != nil }) {
+		fmt.Fprint(&md, readmeTrained)
+	}
 	byEnv := map[string][]Board{}
 	for _, b := range boards {
 		byEnv[b.Env] = append(byEnv[b.Env], b)
@@ -414,7 +468,7 @@ func Generated(dir string, records []*Record) (texts, pictures map[string][]byte
 	for i, b := range boards {
 		name := Dir(b.Env)
 		if i == 0 || boards[i-1].Env != b.Env {
-			text, err := benchText(byEnv[b.Env], records)
+			text, err := benchText(byEnv[b.Env])
 			if err != nil {
 				return nil, nil, fmt.Errorf("write %s.txt: %w", name, err)
 			}
@@ -430,7 +484,7 @@ func Generated(dir string, records []*Record) (texts, pictures map[string][]byte
 			pictures[filepath.Join(dir, name+".svg")] = svg
 			fmt.Fprintf(&md, "\n![success of each policy in %s](%s.png)\n", b.Env, name)
 		}
-		fmt.Fprintf(&md, "\n### Split %s\n\n%s\n\n%s\n", b.Split, b.Table(true), b.FamilyTable(true))
+		fmt.Fprintf(&md, "\n### Split %s\n\n%s", b.Split, b.Show(true))
 		for _, r := range b.Withheld {
 			fmt.Fprintf(&md, "\n%s is withheld: %d of %d episodes were void.\n", r.Policy, r.Void, r.Planned)
 		}
@@ -448,6 +502,13 @@ A row counts all planned episodes: one that was void (the sandbox failed, not th
 episode: tools, arguments, claims. "p vs next" is the exact paired test (McNemar) against the row below on the same tasks, from 0.05 on it is a tie; "p reward" is that of the mean reward (sign flips), whose interval is
 bootstrapped. Tokens and cost are those of a model; "-" means that there was none, or that it has no price. "founding" is the mean of
 the founding note's formula, which looks at the first call alone and pays 1 for a word in its query: a column to compare with, never the reward.
+`
+
+const readmeTrained = `
+A policy that was trained has one row for all its training seeds, and one record for each: "success" and all else are means over seeds, and intervals are t intervals of the means of
+the seeds. Such rows are compared with others on the same tasks, also below each table, by a t-test for which both seeds and tasks are chance (clustered both ways, with as many degrees of
+freedom as there are seeds but one); "95 %" there is the interval of the difference, and "halluc." is of all kinds together. Nothing is corrected for the number of comparisons. An expert has
+learned from gold solutions, and is not ranked.
 `
 
 // WriteResults brings the generated files of a results folder up to date. Pictures are drawn anew only when their numbers

@@ -91,6 +91,20 @@ func Baselines() []Baseline {
 	}
 }
 
+// Policies lists the policies that can be played without a model: the baselines, and those whose episodes serve another end than a
+// row of the board.
+func Policies() []Baseline {
+	return append(Baselines(), Baseline{"crowd", "errs from the gold solution in many ways, for a model to imitate; not ranked", policies.Crowd{}})
+}
+
+// references are the rows that a trained policy is compared with, where they are on its board.
+func references(policy string) []string {
+	return append([]string{"noop", "random", "lexical"}, map[string][]string{
+		"nano-rft":  {"nano-sft"},
+		"nano-grpo": {"nano-sft", "nano-rft"},
+	}[policy]...)
+}
+
 // foundingOf gives the founding formula of an environment, nil where it has none.
 func foundingOf(env string) func(*envs.Trajectory) float64 {
 	for _, e := range Envs() {
@@ -130,7 +144,7 @@ func FindEnv(name string) (Entry, error) {
 // FindPolicy finds a policy by name, or says which there are.
 func FindPolicy(name string) (Baseline, error) {
 	var names []string
-	for _, b := range Baselines() {
+	for _, b := range Policies() {
 		if b.Name == name {
 			return b, nil
 		}

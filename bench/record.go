@@ -3,14 +3,20 @@ package bench
 import (
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
+
+	"golang.org/x/sys/cpu"
 
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/sandboxes"
@@ -39,9 +45,79 @@ type Header struct {
 	Identity   sandboxes.Identity          `json:"identity"`
 	Limits     envs.Limits                 `json:"limits"`
 	System     string                      `json:"system"`
-	Tools      map[string][]sandboxes.Tool `json:"tools"` // tool lists by digest
+	Tools      map[string][]sandboxes.Tool `json:"tools"`              // tool lists by digest
+	Training   *Training                   `json:"training,omitempty"` // nil where nothing was trained
 	Provenance Provenance                  `json:"provenance"`
 	Digest     string                      `json:"episodes_digest"` // over the digests of all episodes
+}
+
+// Training says which weights acted, where they come from, and how they were sampled. Rows of one policy that differ in its Seed
+// alone are trained anew, and share a row of the board.
+type Training struct {
+	Seed        uint64  `json:"seed"`
+	Command     string  `json:"command"`          // that trains such weights
+	Weights     string  `json:"weights_sha256"`   // of model.safetensors, in hexadecimal
+	Expert      bool    `json:"expert,omitempty"` // learned from gold solutions, which no user has; not ranked
+	Temperature float64 `json:"temperature"`      // of sampling
+	MaxTokens   int     `json:"max_tokens"`       // of a turn
+	Arithmetic  string  `json:"arithmetic"`       // that computed the tokens, see Arithmetic
+}
+
+// WeightsSum is Training.Weights of the model in a folder.
+func WeightsSum(dir string) (string, error) {
+	f, err := os.Open(filepath.Join(dir, "model.safetensors"))
+	if err != nil {
+		return "", fmt.Errorf("read weights: %w", err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", fmt.Errorf("read weights: %w", err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// Label says which weights acted. What they have sampled is left out, token by token: the same weights say it again, and it would be
+// most of the record.
+func (r *Record) Label(t Training) {
+	r.Training = &t
+	r.Ranked = r.Ranked && !t.Expert
+	for _, e := range r.Episodes {
+		for i := range e.Steps {
+			e.Steps[i].Action.Sample = nil
+		}
+	}
+}
+
+// Arithmetic names the machine's way of computing with floats, as far as it moves the tokens that a model says: its architecture,
+// with "avx2" where policies/lm has vector instructions there.
+func Arithmetic() string {
+	if runtime.GOARCH == "amd64" && cpu.X86.HasAVX2 && cpu.X86.HasFMA {
+		return "amd64 avx2"
+	}
+	return runtime.GOARCH
+}
+
+// Path is where a record lies under a results folder. Those of trained policies are compressed: there are many.
+func (h Header) Path(dir string) string {
+	name := h.Policy
+	if h.Training != nil {
+		name += fmt.Sprintf(".seed%d", h.Training.Seed)
+	}
+	if h.Split != "test" {
+		name += "." + h.Split
+	}
+	if name += recordExt; h.Training != nil {
+		name += gzipExt
+	}
+	return filepath.Join(dir, Dir(h.Env), name)
+}
+
+const recordExt, gzipExt = ".jsonl", ".gz"
+
+// IsRecord says whether a file's name is that of a record.
+func IsRecord(path string) bool {
+	return strings.HasSuffix(strings.TrimSuffix(path, gzipExt), recordExt)
 }
 
 // Provenance is what a replay cannot recompute.
@@ -269,9 +345,9 @@ func readLines(data []byte) (lines [][]byte, bad []int) {
 	return lines, bad
 }
 
-// Load reads a record's file. Problems are those of Unmarshal.
+// Load reads a record's file, compressed or not. Problems are those of Unmarshal.
 func Load(path string) (*Record, []Problem, error) {
-	data, err := os.ReadFile(path)
+	data, err := readFile(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read record: %w", err)
 	}
@@ -282,7 +358,35 @@ func Load(path string) (*Record, []Problem, error) {
 	return r, problems, nil
 }
 
-// Save writes a record's file. Where the file already holds the same episodes, its provenance is kept, so that playing again
+// readFile reads a file; one whose name ends in .gz is decompressed.
+func readFile(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if err != nil || filepath.Ext(path) != gzipExt {
+		return data, err
+	}
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("decompress %s: %w", path, err)
+	}
+	if data, err = io.ReadAll(z); err != nil {
+		return nil, fmt.Errorf("decompress %s: %w", path, err)
+	}
+	return data, nil
+}
+
+// compress gives the same bytes for the same data: without a time and a name.
+func compress(data []byte) ([]byte, error) {
+	var b bytes.Buffer
+	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	_, err = z.Write(data)
+	err = errors.Join(err, z.Close())
+	return b.Bytes(), err
+}
+
+// Save writes a record's file, compressed where its name ends in .gz. Where the file already holds the same episodes, its provenance is kept, so that playing again
 // changes nothing; only drivers are added on which the record was verified now.
 func (r *Record) Save(path string) error {
 	old, problems, err := Load(path)
@@ -312,10 +416,17 @@ func (r *Record) Save(path string) error {
 	return writeFile(path, data)
 }
 
-// writeFile writes a file whole or not at all. A file that already has the content is left alone.
+// writeFile writes a file whole or not at all, compressed where its name ends in .gz. A file that already has the content is left
+// alone, whatever has compressed it.
 func writeFile(path string, data []byte) error {
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+	if old, err := readFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
+	}
+	if filepath.Ext(path) == gzipExt {
+		var err error
+		if data, err = compress(data); err != nil {
+			return fmt.Errorf("compress %s: %w", path, err)
+		}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

@@ -126,7 +126,7 @@ func envNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirect
 
 func policyNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var names []string
-	for _, b := range bench.Baselines() {
+	for _, b := range bench.Policies() {
 		names = append(names, b.Name)
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
@@ -148,7 +148,7 @@ func envsCommand() *cobra.Command {
 		for _, e := range bench.Envs() {
 			list.Envs = append(list.Envs, item{e.Name, e.About, e.Splits, e.Drivers})
 		}
-		for _, b := range bench.Baselines() {
+		for _, b := range bench.Policies() {
 			list.Policies = append(list.Policies, item{Name: b.Name, About: b.About})
 		}
 		if asJSON {
@@ -214,6 +214,8 @@ type summary struct {
 	Seed          uint64         `json:"seed"`
 	Episodes      int            `json:"episodes"` // planned
 	Trials        int            `json:"trials"`
+	Training      []uint64       `json:"training_seeds,omitempty"` // over which all that follows is a mean
+	Expert        bool           `json:"expert,omitempty"`
 	Void          int            `json:"void"`
 	Success       float64        `json:"success"` // passes by planned episodes
 	Interval      [2]float64     `json:"success_95"`
@@ -232,7 +234,14 @@ func summarise(row bench.Row) summary {
 	for _, f := range row.Families {
 		families[f.Family] = map[string]int{"planned": f.Planned, "passes": f.Passes}
 	}
-	return summary{Env: row.Env, Policy: row.Policy, Split: row.Split, Ranked: row.Ranked, Seed: row.Seed, Episodes: row.Planned, Trials: row.Trials, Void: row.Void, Success: row.Pass1,
+	var training []uint64
+	for _, s := range row.Seeds {
+		training = append(training, s.Training.Seed)
+	}
+	if row.Training != nil && row.Seeds == nil { // a record by itself
+		training = []uint64{row.Training.Seed}
+	}
+	return summary{Training: training, Expert: row.Training != nil && row.Training.Expert, Env: row.Env, Policy: row.Policy, Split: row.Split, Ranked: row.Ranked, Seed: row.Seed, Episodes: row.Planned, Trials: row.Trials, Void: row.Void, Success: row.Pass1,
 		Interval: [2]float64{row.Interval.Lo, row.Interval.Hi}, PassHat: row.PassHat, Reward: row.MeanReward, Hallucination: row.Hallucination, Turns: row.Turns, ToolErrors: row.ToolErrors, Founding: row.Founding, Families: families}
 }
 
@@ -242,6 +251,7 @@ type playing struct {
 	tasks, trials, parallel  int
 	seed                     uint64
 	asJSON                   bool
+	training                 *bench.Training // nil where nothing was trained, or nobody says how
 }
 
 func (p *playing) flags(c *cobra.Command, parallel int) {
@@ -294,8 +304,17 @@ func (p *playing) play(cmd *cobra.Command, policy policies.Policy, name, command
 		return err
 	}
 	seconds := time.Since(start).Seconds()
+	if t := p.training; t != nil {
+		command += fmt.Sprintf(" --name %s --training-seed %d --trained-by %q", name, t.Seed, t.Command)
+		if t.Expert {
+			command += " --expert"
+		}
+	}
 	r.Provenance = provenance(cmd.Context(), p.driver, fmt.Sprintf("%s --split %s --episodes %d --trials %d --seed %d", command, p.split, p.tasks, p.trials, p.seed))
 	r.Provenance.Tokens = sampled(r)
+	if p.training != nil {
+		r.Label(*p.training)
+	}
 	if p.file != "" {
 		if err := r.Save(p.file); err != nil {
 			return err
@@ -307,7 +326,7 @@ func (p *playing) play(cmd *cobra.Command, policy policies.Policy, name, command
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s, split %s\n%s\n%s\n%d episodes in %.1f s\n", p.env, p.split, board[0].Table(false), board[0].FamilyTable(false), row.Planned, seconds)
+		fmt.Fprintf(cmd.OutOrStdout(), "%s, split %s\n%s%d episodes in %.1f s\n", p.env, p.split, board[0].Show(false), row.Planned, seconds)
 		return nil
 	}
 	out := summarise(row)
@@ -333,6 +352,40 @@ func sampled(r *bench.Record) *int {
 		return nil
 	}
 	return &n
+}
+
+// trained is where the weights of a model come from, as a row of the board says it.
+type trained struct {
+	seed    uint64
+	command string
+	expert  bool
+}
+
+func (t *trained) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.Uint64Var(&t.seed, "training-seed", 0, "for a row of the board: the seed that the model was trained from")
+	f.StringVar(&t.command, "trained-by", "", "with --training-seed: the command that trains it")
+	f.BoolVar(&t.expert, "expert", false, "with --training-seed: it was trained on gold solutions, and is not ranked")
+}
+
+// training describes the model in a folder; nil without --training-seed.
+func (t *trained) training(cmd *cobra.Command, dir string, s speaking) (*bench.Training, error) {
+	switch {
+	case !cmd.Flags().Changed("training-seed"):
+		if t.command != "" || t.expert {
+			return nil, errors.New("--trained-by and --expert go with --training-seed")
+		}
+		return nil, nil
+	case t.command == "":
+		return nil, errors.New("--training-seed needs --trained-by, the command that trains the model")
+	case s.adapter != "":
+		return nil, errors.New("--training-seed names the weights of a whole model: mcpgym merge makes one of a model and its adapter")
+	}
+	sum, err := bench.WeightsSum(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &bench.Training{Seed: t.seed, Command: t.command, Weights: sum, Expert: t.expert, Temperature: s.temperature, MaxTokens: s.maxTokens, Arithmetic: bench.Arithmetic()}, nil
 }
 
 type flagValue struct {
@@ -399,11 +452,15 @@ func terminal(w io.Writer) (*os.File, bool) {
 func progressBar(w io.Writer, what string, total int) (step func(int), done func()) {
 	f, ok := terminal(w)
 	if !ok {
-		return nil, func() {}
+		return func(int) {}, func() {}
 	}
-	bar := progressbar.NewOptions(total, progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(f), progressbar.OptionShowCount(),
-		progressbar.OptionShowIts(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+	bar := newBar(f, what, total)
 	return func(n int) { bar.Set(n) }, func() { bar.Clear() }
+}
+
+func newBar(f *os.File, what string, total int) *progressbar.ProgressBar {
+	return progressbar.NewOptions(total, progressbar.OptionSetDescription(what), progressbar.OptionSetWriter(f), progressbar.OptionShowCount(),
+		progressbar.OptionShowIts(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 }
 
 func verifyCommand() *cobra.Command {
@@ -453,7 +510,7 @@ func recordFiles(args []string) ([]string, error) {
 		}
 		before := len(files)
 		err = filepath.WalkDir(a, func(path string, d os.DirEntry, err error) error {
-			if err == nil && !d.IsDir() && filepath.Ext(path) == ".jsonl" {
+			if err == nil && !d.IsDir() && bench.IsRecord(path) {
 				files = append(files, path)
 			}
 			return err
@@ -462,7 +519,7 @@ func recordFiles(args []string) ([]string, error) {
 			return nil, fmt.Errorf("list records: %w", err)
 		}
 		if len(files) == before {
-			return nil, fmt.Errorf("no record (.jsonl) in %s", a)
+			return nil, fmt.Errorf("no record (.jsonl, .jsonl.gz) in %s", a)
 		}
 	}
 	return files, nil
@@ -552,7 +609,7 @@ func boardCommand() *cobra.Command {
 			return printJSON(cmd.OutOrStdout(), rows)
 		}
 		for _, b := range boards {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s, split %s\n%s\n%s\n", b.Env, b.Split, b.Table(false), b.FamilyTable(false))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s, split %s\n%s", b.Env, b.Split, b.Show(false))
 		}
 		return nil
 	}}
@@ -574,6 +631,9 @@ func showCommand() *cobra.Command {
 		if index < 0 {
 			fmt.Fprintf(w, "%s in %s, split %s: %d tasks, %d trials each, seed %d\nrecorded %s at commit %s on %s\nplay again: %s\n\n", r.Policy, r.Env, r.Split, r.Tasks, r.Trials, r.Seed,
 				r.Provenance.Date, r.Provenance.Commit, strings.Join(r.Provenance.Drivers, ", "), r.Provenance.Command)
+			if t := r.Training; t != nil {
+				fmt.Fprintf(w, "trained from seed %d by: %s\nweights %s, sampled at temperature %g, at most %d tokens a turn, on %s\n\n", t.Seed, t.Command, t.Weights, t.Temperature, t.MaxTokens, t.Arithmetic)
+			}
 			for _, e := range r.Episodes {
 				outcome := "void"
 				if e.Score != nil {

@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/mcpgym/mcpgym/bench"
 	"github.com/mcpgym/mcpgym/sandboxes/casetest"
 )
 
@@ -177,4 +180,54 @@ func TestListings(t *testing.T) {
 	code, out, _ = call(t, "", "completion", "bash")
 	require.Zero(t, code)
 	require.Contains(t, out, "mcpgym")
+}
+
+// A record of a trained model says where its weights come from, and everything reads it, compressed as it is.
+func TestEvalTrained(t *testing.T) {
+	model, adapter := checkpoint(t)
+	dir := t.TempDir()
+	file := func(seed string) string { return filepath.Join(dir, "weather", "nano-x.seed"+seed+".jsonl.gz") }
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "weather"), 0o755))
+	eval := []string{"eval", model, "--env", "Weather-v0", "--episodes", "3", "--max-tokens", "5", "--json", "--name", "nano-x"}
+	for _, seed := range []string{"0", "7"} {
+		code, out, errOut := call(t, "", append(eval, "--training-seed", seed, "--trained-by", "make x", "--expert", "--out", file(seed))...)
+		require.Zero(t, code, errOut)
+		require.Contains(t, out, `"training_seeds":[`+seed+`],"expert":true`)
+	}
+	r, problems, err := bench.Load(file("7"))
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	require.False(t, r.Ranked)
+	data, err := os.ReadFile(filepath.Join(model, "model.safetensors"))
+	require.NoError(t, err)
+	require.Equal(t, &bench.Training{Seed: 7, Command: "make x", Weights: fmt.Sprintf("%x", sha256.Sum256(data)), Expert: true, MaxTokens: 5, Arithmetic: bench.Arithmetic()}, r.Training)
+	require.Contains(t, r.Provenance.Command, ` --name nano-x --training-seed 7 --trained-by "make x" --expert --split test`)
+
+	for _, c := range []struct {
+		args string
+		want []string
+	}{
+		{"verify " + dir, []string{"seed0.jsonl.gz: 3 episodes of nano-x", "seed7.jsonl.gz: 3 episodes of nano-x"}},
+		{"regrade " + file("7"), []string{"ok "}},
+		{"show " + file("7"), []string{"trained from seed 7 by: make x\nweights " + r.Training.Weights}},
+		{"explain " + file("7") + " --episode 1", []string{"nano-x"}},
+		{"board " + dir, []string{"seeds", "nano-x (expert, not ranked) │ 2 "}},
+		{"board --json " + dir, []string{`"training_seeds":[0,7],"expert":true`}},
+	} {
+		code, out, errOut := call(t, "", strings.Fields(c.args)...)
+		require.Zero(t, code, errOut)
+		for _, want := range c.want {
+			require.Contains(t, out, want, c.args)
+		}
+	}
+	for args, want := range map[string]string{
+		"--expert":          "go with --training-seed",
+		"--trained-by make": "go with --training-seed",
+		"--training-seed 1": "needs --trained-by",
+		"--training-seed 1 --trained-by make --adapter " + adapter: "mcpgym merge",
+	} {
+		code, _, errOut := call(t, "", append(eval, strings.Fields(args)...)...)
+		require.Equal(t, 2, code)
+		require.Contains(t, errOut, want)
+	}
 }

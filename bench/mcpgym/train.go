@@ -3,27 +3,20 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/mcpgym/mcpgym/bench"
 	"github.com/mcpgym/mcpgym/envs"
-	"github.com/mcpgym/mcpgym/policies/checkpoints"
-	"github.com/mcpgym/mcpgym/policies/curves"
 	"github.com/mcpgym/mcpgym/policies/grpo"
 	"github.com/mcpgym/mcpgym/policies/lm"
 	"github.com/mcpgym/mcpgym/policies/toolcall"
@@ -31,14 +24,17 @@ import (
 )
 
 const (
-	trainFile = "train.json" // a run's settings
-	heldOut   = 1 << 20      // the tasks of the train split from here on are played in evaluation, and never trained on
-	atOnce    = 64           // episodes that are played at once
+	heldOut = 1 << 20 // the tasks of the train split from here on are played in evaluation, and never trained on
+	atOnce  = 64      // episodes that are played at once
 )
 
 var presets = map[string]grpo.Config{"trl": grpo.Trl(), "art": grpo.Art(), "founding": grpo.Founding(1)}
 
 var losses = strings.Fields("bnpo cispo dapo dr_grpo gspo grpo luspo reinforce rloo sapo")
+
+var deviations = []string{"group", "batch", "none"}
+
+var schedules = []string{"cosine", "linear", "constant"}
 
 // training is what is trained on what, and how.
 type training struct {
@@ -53,18 +49,18 @@ type training struct {
 
 // given is what flags say of a grpo.Config. Of the first ones 0 is what the preset has.
 type given struct {
-	preset, loss                   string
-	groups, group, maxTokens       int
-	rate, temperature, kl          float64
-	steps, evalEvery, evalEpisodes int
-	seed                           uint64
+	preset, loss, std, schedule                       string
+	groups, group, maxTokens, epochs, updates, warmup int
+	rate, temperature, entropy, epsilonHigh           float64
+	kl                                                float64
+	steps, evalEvery, evalEpisodes                    int
+	seed                                              uint64
 }
 
 func trainCommand() *cobra.Command {
 	var t training
 	var g given
-	var out, resume string
-	var dry, asJSON bool
+	r := running{command: "train", settings: trainFile}
 	c := &cobra.Command{
 		Use: "train", Short: "Train a model on episodes that it plays itself", Args: cobra.NoArgs,
 		Long: "Train plays each task in a group of live episodes, and makes likelier what did better than its group (GRPO). The model is trained whole or by\n" +
@@ -74,87 +70,59 @@ func trainCommand() *cobra.Command {
 			"  mcpgym train --env Postgres-v0 --model Qwen3-0.6B --lora-rank 16 --preset art --dry-run\n" +
 			"  mcpgym train --resume runs/weather-grpo",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if resume != "" {
-				if out, err = t.resumed(cmd, resume); err != nil {
-					return err
-				}
-			} else if err := t.check(cmd, g, out, dry); err != nil {
+			if r.resume != "" {
+				t = training{}
+				err = r.resumed(cmd, &t)
+			} else if err = t.check(cmd, g); err == nil {
+				err = r.check()
+			}
+			if err != nil {
 				return err
 			}
-			return t.train(cmd, out, resume != "", dry, asJSON)
+			return t.train(cmd, &r)
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&t.Env, "env", "", "environment to train in, on tasks of its split train")
 	driverFlag(c, &t.Driver)
-	f.StringVar(&t.Model, "model", "", "folder of the model to train, of the Hugging Face layout")
-	f.IntVar(&t.LoRA, "lora-rank", 0, "rank of the adapter to train; 0 trains the model whole")
+	g.flags(c)
+	modelFlags(c, &t.Model, &t.LoRA)
 	f.Float64Var(&t.Alpha, "lora-alpha", 0, "alpha of the adapter (default twice its rank)")
+	f.IntVar(&t.Save, "save-every", 0, "steps between checkpoints (default as evaluations)")
+	r.flags(c, "play one step, say how long all would take, and write nothing")
+	c.RegisterFlagCompletionFunc("env", envNames)
+	return c
+}
+
+func (g *given) flags(c *cobra.Command) {
+	f := c.Flags()
 	f.StringVar(&g.preset, "preset", "trl", "what else is set: the defaults of trl or art, or founding, those of the note that this project began with, in three epochs")
 	f.StringVar(&g.loss, "loss", "", "loss, where it is not the preset's: "+strings.Join(losses, ", "))
 	f.Float64Var(&g.kl, "kl", 0, "weight of the divergence from the model without the adapter")
+	f.Float64Var(&g.entropy, "entropy", 0, "weight of the entropy, which is rewarded")
+	f.StringVar(&g.std, "std", "", "deviation that advantages are divided by: "+strings.Join(deviations, ", ")+" (default the preset's, or the loss's)")
+	f.Float64Var(&g.epsilonHigh, "epsilon-high", 0, "ratios are clipped at 1 + so much; of cispo it is the highest ratio itself (default the preset's, or the loss's)")
 	f.IntVar(&g.steps, "steps", 100, "steps to take")
 	f.IntVar(&g.groups, "groups", 0, "tasks a step (default the preset's)")
 	f.IntVar(&g.group, "group", 0, "episodes a task (default the preset's)")
+	f.IntVar(&g.epochs, "epochs", 0, "times that the episodes of a step are learned (default the preset's)")
+	f.IntVar(&g.updates, "updates", 0, "updates of the weights that the episodes of a step are divided into (default the preset's)")
 	f.Float64Var(&g.rate, "learning-rate", 0, "highest learning rate (default the preset's)")
+	f.IntVar(&g.warmup, "warmup", 0, "steps in which the learning rate rises")
+	f.StringVar(&g.schedule, "schedule", "", "how it falls then: "+strings.Join(schedules, ", ")+" (default the preset's)")
 	f.Float64Var(&g.temperature, "temperature", 0, "of sampling (default the preset's)")
 	f.IntVar(&g.maxTokens, "max-tokens", 0, "tokens of a turn (default the preset's)")
 	f.IntVar(&g.evalEvery, "eval-every", 0, "steps between evaluations (default a tenth of all)")
 	f.IntVar(&g.evalEpisodes, "eval-episodes", 50, "episodes of an evaluation, always the same tasks, which are not trained on; 0 for none")
-	f.IntVar(&t.Save, "save-every", 0, "steps between checkpoints (default as evaluations)")
 	f.Uint64Var(&g.seed, "seed", 1, "seed of samples, of the order of episodes and of an adapter's weights")
-	f.StringVar(&out, "out", "", "folder for the run, which must not exist")
-	f.StringVar(&resume, "resume", "", "folder of a run to go on with, by its own settings")
-	f.BoolVar(&dry, "dry-run", false, "play one step, say how long all would take, and write nothing")
-	f.BoolVar(&asJSON, "json", false, "print one line of JSON")
-	c.RegisterFlagCompletionFunc("env", envNames)
 	c.RegisterFlagCompletionFunc("preset", cobra.FixedCompletions(slices.Sorted(maps.Keys(presets)), cobra.ShellCompDirectiveNoFileComp))
 	c.RegisterFlagCompletionFunc("loss", cobra.FixedCompletions(losses, cobra.ShellCompDirectiveNoFileComp))
-	return c
-}
-
-// resumed reads the settings of a run.
-func (t *training) resumed(cmd *cobra.Command, dir string) (string, error) {
-	set := 1
-	if cmd.Flags().Changed("json") {
-		set++
-	}
-	if cmd.Flags().NFlag() > set {
-		return "", errors.New("only --json goes with --resume: the run goes on with its own settings")
-	}
-	name := filepath.Join(dir, trainFile)
-	data, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("no run to go on with in %s: it has no %s", dir, trainFile)
-	}
-	if err != nil {
-		return "", fmt.Errorf("resume: %w", err)
-	}
-	*t = training{}
-	if err := json.Unmarshal(data, t); err != nil {
-		return "", fmt.Errorf("resume: read %s: %w", name, err)
-	}
-	if made := filepath.Join(dir, t.makes()); exists(made) {
-		return "", fmt.Errorf("the run in %s has come to its end: what came of it is in %s", dir, made)
-	}
-	return dir, nil
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
-// makes is the folder of what comes of a run.
-func (t *training) makes() string {
-	if t.LoRA > 0 {
-		return adapterDir
-	}
-	return modelDir
+	c.RegisterFlagCompletionFunc("std", cobra.FixedCompletions(deviations, cobra.ShellCompDirectiveNoFileComp))
+	c.RegisterFlagCompletionFunc("schedule", cobra.FixedCompletions(schedules, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // check looks at all that can be wrong before anything is started.
-func (t *training) check(cmd *cobra.Command, g given, out string, dry bool) error {
+func (t *training) check(cmd *cobra.Command, g given) error {
 	set := cmd.Flags().Changed
 	entry, err := bench.FindEnv(t.Env)
 	if err != nil {
@@ -186,20 +154,8 @@ func (t *training) check(cmd *cobra.Command, g given, out string, dry bool) erro
 	}
 	t.Alpha = cmp.Or(t.Alpha, 2*float64(t.LoRA))
 	t.Save = cmp.Or(t.Save, t.GRPO.Eval)
-	if t.Model, err = filepath.Abs(t.Model); err != nil { // found again from elsewhere
-		return err
-	}
-	switch {
-	case dry:
-		return nil
-	case out == "":
-		return errors.New("want --out, a folder for the run")
-	case exists(filepath.Join(out, trainFile)):
-		return fmt.Errorf("%s has a run already: go on with it by --resume %s, or name another folder", out, out)
-	case exists(out):
-		return fmt.Errorf("%s exists already: name another folder", out)
-	}
-	return writable(filepath.Clean(out))
+	t.Model, err = filepath.Abs(t.Model) // found again from elsewhere
+	return err
 }
 
 // config is a preset with what flags say otherwise.
@@ -208,31 +164,43 @@ func (g given) config(set func(flag string) bool) (c grpo.Config, err error) {
 	if !ok {
 		return c, fmt.Errorf("no preset %q, only %s", g.preset, strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
 	}
-	if g.loss != "" && !slices.Contains(losses, g.loss) {
-		return c, fmt.Errorf("no loss %q, only %s", g.loss, strings.Join(losses, ", "))
+	for _, v := range []struct {
+		flag, value string
+		of          []string
+	}{{"loss", g.loss, losses}, {"std", g.std, deviations}, {"schedule", g.schedule, schedules}} {
+		if set(v.flag) && !slices.Contains(v.of, v.value) {
+			return c, fmt.Errorf("no %s %q, only %s", v.flag, v.value, strings.Join(v.of, ", "))
+		}
 	}
-	for _, v := range []flagValue{{"steps", g.steps}, {"groups", g.groups}, {"group", g.group}, {"max-tokens", g.maxTokens}, {"eval-every", g.evalEvery}} {
+	for _, v := range []flagValue{{"steps", g.steps}, {"groups", g.groups}, {"group", g.group}, {"max-tokens", g.maxTokens}, {"epochs", g.epochs},
+		{"updates", g.updates}, {"eval-every", g.evalEvery}} {
 		if set(v.flag) {
 			if err := positive(v); err != nil {
 				return c, err
 			}
 		}
 	}
-	for name, v := range map[string]float64{"learning-rate": g.rate, "temperature": g.temperature} {
+	for name, v := range map[string]float64{"learning-rate": g.rate, "temperature": g.temperature, "epsilon-high": g.epsilonHigh} {
 		if set(name) && !(v > 0 && !math.IsInf(v, 0)) {
 			return c, fmt.Errorf("--%s is %v, want more than 0", name, v)
 		}
 	}
+	for name, v := range map[string]float64{"kl": g.kl, "entropy": g.entropy} {
+		if !(v >= 0) || math.IsInf(v, 0) {
+			return c, fmt.Errorf("--%s is %v, want 0 or more", name, v)
+		}
+	}
 	switch {
-	case !(g.kl >= 0) || math.IsInf(g.kl, 0):
-		return c, fmt.Errorf("--kl is %v, want 0 or more", g.kl)
 	case set("group") && g.group < 2:
 		return c, fmt.Errorf("--group is %d, want 2 or more: an episode is compared with the others of its task", g.group)
 	case g.evalEpisodes < 0:
 		return c, fmt.Errorf("--eval-episodes is %d, want 0 or more", g.evalEpisodes)
+	case g.warmup < 0 || g.warmup > g.steps:
+		return c, fmt.Errorf("--warmup is %d, want 0 to %d, the --steps", g.warmup, g.steps)
 	}
 	c.Steps, c.Seed, c.KL, c.EvalTasks = g.steps, g.seed, g.kl, g.evalEpisodes
 	c.Groups, c.Group, c.MaxTokens = cmp.Or(g.groups, c.Groups), cmp.Or(g.group, c.Group), cmp.Or(g.maxTokens, c.MaxTokens)
+	c.Epochs, c.Updates = cmp.Or(g.epochs, c.Epochs), cmp.Or(g.updates, c.Updates)
 	c.Temperature, c.Optim.Rate = cmp.Or(g.temperature, c.Temperature), cmp.Or(g.rate, c.Optim.Rate)
 	c.Eval = cmp.Or(g.evalEvery, max(1, c.Steps/10))
 	if g.preset == "founding" {
@@ -241,7 +209,20 @@ func (g given) config(set func(flag string) bool) (c grpo.Config, err error) {
 	if g.loss != "" && g.loss != c.Loss {
 		withLoss(&c, g.loss)
 	}
+	c.Std, c.EpsilonHigh, c.Entropy = cmp.Or(g.std, c.Std), cmp.Or(g.epsilonHigh, c.EpsilonHigh), cmp.Or(g.entropy, c.Entropy)
+	c.Schedule.Warmup = cmp.Or(g.warmup, c.Schedule.Warmup)
+	if g.schedule != "" {
+		c.Schedule.Decay = decay(g.schedule)
+	}
 	return c, c.Validate()
+}
+
+// decay is a schedule's, as its flag names it.
+func decay(schedule string) string {
+	if schedule == "constant" {
+		return ""
+	}
+	return schedule
 }
 
 // withLoss gives a config another loss, with what belongs to that.
@@ -264,13 +245,9 @@ func withLoss(c *grpo.Config, loss string) {
 }
 
 // train trains, or with dry says what that would take.
-func (t *training) train(cmd *cobra.Command, out string, resume, dry, asJSON bool) (err error) {
+func (t *training) train(cmd *cobra.Command, r *running) (err error) {
 	ctx, w := cmd.Context(), cmd.OutOrStdout()
-	o := lm.Options{Full: t.LoRA == 0}
-	if t.LoRA > 0 {
-		o.LoRA = &lm.LoRA{Rank: t.LoRA, Alpha: t.Alpha, Seed: t.GRPO.Seed}
-	}
-	model, err := openModel(t.Model, o, true)
+	model, err := openModel(t.Model, trainable(t.LoRA, t.Alpha, t.GRPO.Seed), true)
 	if err != nil {
 		return err
 	}
@@ -287,18 +264,18 @@ func (t *training) train(cmd *cobra.Command, out string, resume, dry, asJSON boo
 		Reward: rewards.Each(spec.Reward), Play: grpo.Rollouts(spec, atOnce)}
 	c := t.GRPO
 	c.PassTokens, c.Save = passTokens, t.Save
-	if !asJSON {
+	if !r.asJSON {
 		t.plan(w, model)
 	}
-	if dry {
-		return measured(ctx, w, model, gym, c, asJSON)
+	if r.dry {
+		return measured(ctx, w, model, gym, c, r.asJSON)
 	}
-	if !resume {
-		if err := t.begin(out); err != nil {
+	if r.resume == "" {
+		if err := r.begin(t, func() error { return nil }); err != nil {
 			return err
 		}
 	}
-	return t.run(cmd, model, gym, c, out, asJSON)
+	return t.run(cmd, r, model, gym, c)
 }
 
 // held are the tasks of a split that are kept for evaluation.
@@ -323,18 +300,6 @@ func fits(ctx context.Context, spec envs.Spec, task envs.Task, model *lm.Engine)
 		return fmt.Errorf("a task of %s has %d tokens before the model says anything, and it takes %d", spec.Name, len(tokens), most)
 	}
 	return err
-}
-
-// begin makes the folder of a run.
-func (t *training) begin(out string) error {
-	data, err := json.MarshalIndent(t, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.Mkdir(out, 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(out, trainFile), append(data, '\n'), 0o644)
 }
 
 // plan says what is going to be done.
@@ -369,110 +334,73 @@ func measured(ctx context.Context, w io.Writer, model *lm.Engine, gym grpo.Gym, 
 			Seconds      float64 `json:"seconds"`
 		}{e.Episodes, e.EvalEpisodes, e.Sampled, e.Trained, r.Success, e.Signal, e.Rollouts.Seconds(), e.Updates.Seconds(), e.Total().Seconds()})
 	}
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
 	fmt.Fprintf(w, "episodes    %d, and %d of evaluation\n", e.Episodes, e.EvalEpisodes)
 	fmt.Fprintf(w, "tokens      about %.0f sampled, %.0f learned from with prompts and results\n", e.Sampled, e.Trained)
 	fmt.Fprintf(w, "success     %.0f %% of the first step's episodes; by that, %.0f %% of the groups have some that differ\n", 100*r.Success, 100*e.Signal)
-	fmt.Fprintf(w, "memory      %.1f GB so far\n", float64(m.Sys)/1e9)
+	fmt.Fprintf(w, "memory      %.1f GB so far\n", memory())
 	fmt.Fprintf(w, "time        about %v: %v of episodes, %v of updates\n", e.Total().Round(time.Second), e.Rollouts.Round(time.Second), e.Updates.Round(time.Second))
 	return nil
 }
 
 // run trains and writes what comes of it.
-func (t *training) run(cmd *cobra.Command, model *lm.Engine, gym grpo.Gym, c grpo.Config, out string, asJSON bool) error {
-	w := cmd.OutOrStdout()
-	start := time.Now()
-	step, done := stepBar(cmd.ErrOrStderr(), c.Steps)
-	begun := false
-	c.Progress = func(r grpo.Report) {
-		if !begun && r.Step > 0 && !asJSON {
-			fmt.Fprintf(w, "going on after step %d\n", r.Step)
-		}
-		begun = true
-		step(r, func() string { return "train" + status(r, out) })
-		if !asJSON && (r.Step%c.Eval == 0 || r.Step == c.Steps) {
-			done()
-			fmt.Fprintf(w, "step %d of %d%s%s, %v\n", r.Step, c.Steps, status(r, out), evaluation(r), time.Since(start).Round(time.Second))
-		}
-	}
-	r, err := grpo.Train(cmd.Context(), model, gym, c, out)
+func (t *training) run(cmd *cobra.Command, r *running, model *lm.Engine, gym grpo.Gym, c grpo.Config) error {
+	w, start := cmd.OutOrStdout(), time.Now()
+	step, done := r.progress(cmd, c.Steps, c.Eval)
+	c.Progress = func(s grpo.Report) { step(s.Step, status(s), evaluation(s)) }
+	s, err := grpo.Train(cmd.Context(), model, gym, c, r.out)
 	done()
 	if err != nil {
-		if cmd.Context().Err() == nil {
-			return err
-		}
-		steps, _ := checkpoints.Steps(out)
-		if len(steps) == 0 {
-			return interruption(fmt.Sprintf("and no checkpoint could be written: %v", err))
-		}
-		return interruption(fmt.Sprintf("after step %d of %d; to go on: mcpgym train --resume %s", steps[len(steps)-1], c.Steps, out))
+		return r.stopped(cmd.Context(), err, c.Steps)
 	}
-	chosen, made, final := r.Step, filepath.Join(out, t.makes()), ""
-	if r.Best != nil && r.Best.Step != r.Step {
-		chosen, final = r.Best.Step, filepath.Join(out, "final-"+t.makes())
-		if !exists(final) { // of a run that ended here
-			if err := model.Export(final); err != nil {
+	chosen, made, why, final := s.Step, filepath.Join(r.out, makes(t.LoRA)), "", ""
+	if s.Best != nil {
+		why = fmt.Sprintf(", where the reward in evaluation was the highest, %.3f", s.Best.Reward)
+		if chosen = s.Best.Step; chosen != s.Step {
+			final = filepath.Join(r.out, "final-"+makes(t.LoRA))
+			if !exists(final) { // of a run that ended here
+				if err := model.Export(final); err != nil {
+					return err
+				}
+			}
+			if err := model.Restore(s.Best.Dir); err != nil {
 				return err
 			}
-		}
-		if err := model.Restore(r.Best.Dir); err != nil {
-			return err
 		}
 	}
 	if err := model.Export(made); err != nil {
 		return err
 	}
-	if asJSON {
+	if r.asJSON {
 		return printJSON(w, struct {
 			Steps       int      `json:"steps"`
 			Episodes    int      `json:"episodes"`
 			Tokens      int      `json:"tokens"` // sampled
-			Reward      *float64 `json:"reward"` // of the last step
+			Reward      *float64 `json:"reward"` // of the last step, as the next ones
+			Success     *float64 `json:"success"`
+			Loss        *float64 `json:"loss"`
+			KL          *float64 `json:"kl"`
 			EvalReward  *float64 `json:"eval_reward"`
 			EvalSuccess *float64 `json:"eval_success"`
 			Step        int      `json:"step"` // that path has
 			Path        string   `json:"path"`
 			Final       string   `json:"final_path,omitempty"` // where that is another
 			Seconds     float64  `json:"seconds"`
-		}{r.Steps, r.Episodes, r.Tokens, r.Reward, r.EvalReward, r.EvalSuccess, chosen, made, final, time.Since(start).Seconds()})
+		}{s.Steps, s.Episodes, s.Tokens, s.Reward, s.Success, s.Loss, s.KL, s.EvalReward, s.EvalSuccess, chosen, made, final, time.Since(start).Seconds()})
 	}
-	best := ""
-	if r.Best != nil {
-		best = fmt.Sprintf(", where the reward in evaluation was the highest, %.3f", r.Best.Reward)
-	}
-	fmt.Fprintf(w, "%s is the model after step %d%s; curves are in %s\n", made, chosen, best, filepath.Join(out, "curves.png"))
-	if final != "" {
-		fmt.Fprintf(w, "%s is the one after the last step\n", final)
-	}
-	if t.LoRA > 0 {
-		fmt.Fprintf(w, "try it: mcpgym eval %s --adapter %s --env %s\n", t.Model, made, t.Env)
-	} else {
-		fmt.Fprintf(w, "try it: mcpgym eval %s --env %s\n", made, t.Env)
-	}
+	r.tell(w, made, final, chosen, why, t.Model, t.Env)
 	return nil
 }
 
-// status sums up the step that a run has come to, by what was logged of it.
-func status(r grpo.Report, dir string) string {
-	values := map[string]float64{}
-	for _, file := range []string{curves.Metrics, curves.Times} {
-		entries, err := curves.Read(filepath.Join(dir, file))
-		if err != nil {
-			continue // the run itself fails where its folder does
-		}
-		if n := len(entries); n > 0 && entries[n-1].Step == r.Step {
-			maps.Copy(values, entries[n-1].Values)
-		}
-	}
+// status sums up the step that a run has come to, as far as it was measured.
+func status(r grpo.Report) string {
 	var s strings.Builder
 	for _, x := range []struct {
-		key, format string
-		scale       float64
-	}{{"train/reward", "reward %.3f", 1}, {"train/success", "success %.0f %%", 100}, {"train/loss", "loss %.4f", 1}, {"train/kl", "KL %.4f", 1},
-		{curves.Clock + "tokens_per_second", "%.0f tokens/s", 1}} {
-		if v, ok := values[x.key]; ok {
-			fmt.Fprintf(&s, ", "+x.format, x.scale*v)
+		value  *float64
+		format string
+		scale  float64
+	}{{r.Reward, "reward %.3f", 1}, {r.Success, "success %.0f %%", 100}, {r.Loss, "loss %.4f", 1}, {r.KL, "KL %.4f", 1}, {r.Speed, "%.0f tokens/s", 1}} {
+		if x.value != nil {
+			fmt.Fprintf(&s, ", "+x.format, x.scale**x.value)
 		}
 	}
 	return s.String()
@@ -488,18 +416,4 @@ func evaluation(r grpo.Report) string {
 		s += fmt.Sprintf(" and reward %.3f", *r.EvalReward)
 	}
 	return s
-}
-
-// stepBar shows on a terminal how far a run is.
-func stepBar(w io.Writer, steps int) (step func(r grpo.Report, what func() string), done func()) {
-	f, ok := terminal(w)
-	if !ok {
-		return func(grpo.Report, func() string) {}, func() {}
-	}
-	bar := progressbar.NewOptions(steps, progressbar.OptionSetDescription("train"), progressbar.OptionSetWriter(f), progressbar.OptionShowCount(),
-		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
-	return func(r grpo.Report, what func() string) {
-		bar.Describe(what())
-		bar.Set(r.Step)
-	}, func() { bar.Clear() }
 }

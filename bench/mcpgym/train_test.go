@@ -12,12 +12,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/mcpgym/mcpgym/envs"
 	"github.com/mcpgym/mcpgym/policies/bpe"
 	"github.com/mcpgym/mcpgym/policies/curves"
 	"github.com/mcpgym/mcpgym/policies/engine"
+	"github.com/mcpgym/mcpgym/policies/grpo"
 	"github.com/mcpgym/mcpgym/policies/lm"
 	"github.com/mcpgym/mcpgym/policies/toolcall"
 )
@@ -99,6 +101,9 @@ func TestTrainOnEpisodes(t *testing.T) {
 	require.Equal(t, 130, run(ctx, append(learn, "--out", in("run")), nil, w, errs), "%s", errs)
 	require.Equal(t, "mcpgym: interrupted, after step 1 of 2; to go on: mcpgym train --resume "+in("run")+"\n", errs.String())
 	require.NoFileExists(t, in("run/model/config.json"))
+	code, _, errOut = call(t, "", "eval", in("run"), "--env", "Weather-v0")
+	require.Equal(t, 2, code)
+	require.Equal(t, "mcpgym: "+in("run")+" is a run that has not come to its end: go on with it by mcpgym train --resume "+in("run")+"\n", errOut)
 	code, _, errOut = call(t, "", append(learn, "--out", in("run"))...)
 	require.Equal(t, 2, code)
 	require.Equal(t, "mcpgym: "+in("run")+" has a run already: go on with it by --resume "+in("run")+", or name another folder\n", errOut)
@@ -106,6 +111,7 @@ func TestTrainOnEpisodes(t *testing.T) {
 	code, out, errOut = call(t, "", "train", "--resume", in("run"))
 	require.Zero(t, code, errOut)
 	require.Contains(t, out, "going on after step 1\n")
+	require.NotContains(t, out, "step 1 of 2")
 	for _, name := range []string{"model/model.safetensors", "model/tokenizer.json", "metrics.jsonl", trainFile} {
 		require.Equal(t, read(t, filepath.Join(in("whole"), name)), read(t, filepath.Join(in("run"), name)), name)
 	}
@@ -121,6 +127,9 @@ func TestTrainOnEpisodes(t *testing.T) {
 		in("lora/final-adapter") + " is the one after the last step\n", "try it: mcpgym eval " + model + " --adapter " + in("lora/adapter") + " --env Weather-v0\n"} {
 		require.Contains(t, out, want)
 	}
+	code, _, errOut = call(t, "", "eval", in("lora"), "--env", "Weather-v0")
+	require.Equal(t, 2, code)
+	require.Equal(t, "mcpgym: "+in("lora")+" is a run: name the model that it trained an adapter for, and --adapter "+in("lora/adapter")+"\n", errOut)
 	weights := "/adapter_model.safetensors"
 	require.NotEqual(t, read(t, in("lora/adapter"+weights)), read(t, in("lora/final-adapter"+weights))) // which has decayed
 	require.Regexp(t, `"lora_alpha": ?6\b`, read(t, in("lora/adapter/adapter_config.json")))
@@ -130,10 +139,12 @@ func TestTrainOnEpisodes(t *testing.T) {
 	var made map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &made), "%s", out)
 	require.Positive(t, made["seconds"])
-	require.NotNil(t, made["reward"])
+	for _, key := range []string{"reward", "loss"} {
+		require.Contains(t, made, key)
+		delete(made, key)
+	}
 	delete(made, "seconds")
-	delete(made, "reward")
-	require.Equal(t, map[string]any{"steps": 1.0, "episodes": 2.0, "tokens": 2.0, "eval_reward": nil, "eval_success": nil, "step": 1.0, "path": in("short/model")}, made)
+	require.Equal(t, map[string]any{"steps": 1.0, "episodes": 2.0, "tokens": 2.0, "success": 0.0, "kl": nil, "eval_reward": nil, "eval_success": nil, "step": 1.0, "path": in("short/model")}, made)
 }
 
 func TestTrainEstimate(t *testing.T) {
@@ -149,7 +160,7 @@ func TestTrainEstimate(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &e), "%s", out)
 	require.Equal(t, []float64{10, 28, 0, 0}, []float64{e["episodes"], e["eval_episodes"], e["success"], e["signal"]})
 	require.Positive(t, e["sampled_tokens"])
-	require.Greater(t, e["trained_tokens"], 10*e["sampled_tokens"])
+	require.Greater(t, e["trained_tokens"]/10, e["sampled_tokens"]/38, "of an episode")
 	require.Positive(t, e["rollout_seconds"])
 	require.InDelta(t, e["seconds"], e["rollout_seconds"]+e["update_seconds"], 1e-6)
 	files, err := os.ReadDir(".")
@@ -182,6 +193,40 @@ func TestTrainLosses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{30, 20, 2, 4, 1024, 9, 3}, []int{c.Steps, c.Tasks, c.Groups, c.Group, c.MaxTokens, c.EvalTasks, c.Eval})
 	require.Equal(t, 0.5, c.Optim.Rate)
+}
+
+// What flags set is what is trained with, also where the loss has something else, and all else is the preset's.
+func TestTrainFlags(t *testing.T) {
+	base := func(loss string) grpo.Config {
+		c, err := given{preset: "art", loss: loss, steps: 30}.config(func(string) bool { return false })
+		require.NoError(t, err)
+		return c
+	}
+	for _, c := range []struct {
+		flags string
+		edit  func(c *grpo.Config)
+	}{
+		{"--std none", func(c *grpo.Config) { c.Std = "none" }},
+		{"--loss dr_grpo --std batch", func(c *grpo.Config) { c.Std = "batch" }},
+		{"--epochs 2 --updates 3", func(c *grpo.Config) { c.Epochs, c.Updates = 2, 3 }},
+		{"--entropy 0.01", func(c *grpo.Config) { c.Entropy = 0.01 }},
+		{"--epsilon-high 4", func(c *grpo.Config) { c.EpsilonHigh = 4 }},
+		{"--loss dapo --epsilon-high 0.28", func(c *grpo.Config) { c.EpsilonHigh = 0.28 }},
+		{"--schedule cosine --warmup 30", func(c *grpo.Config) { c.Schedule.Decay, c.Schedule.Warmup = "cosine", 30 }},
+		{"--preset trl --schedule constant", func(c *grpo.Config) { *c = grpo.Trl(); c.Steps, c.Eval, c.Schedule.Decay = 30, 3, "" }},
+	} {
+		t.Run(c.flags, func(t *testing.T) {
+			var g given
+			cmd := &cobra.Command{}
+			g.flags(cmd)
+			require.NoError(t, cmd.ParseFlags(append(strings.Fields("--preset art --steps 30 --seed 0 --eval-episodes 0"), strings.Fields(c.flags)...)))
+			got, err := g.config(cmd.Flags().Changed)
+			require.NoError(t, err)
+			want := base(g.loss)
+			c.edit(&want)
+			require.Equal(t, want, got)
+		})
+	}
 }
 
 func TestTrainOnEpisodesWrongInput(t *testing.T) {
@@ -219,6 +264,18 @@ func TestTrainOnEpisodesWrongInput(t *testing.T) {
 		{good + " --learning-rate NaN", []string{"--learning-rate is NaN"}},
 		{good + " --temperature 0", []string{"--temperature is 0, want more than 0"}},
 		{good + " --kl -1", []string{"--kl is -1"}},
+		{good + " --std groups", []string{`no std "groups", only group, batch, none`}},
+		{good + " --epochs 0", []string{"--epochs is 0"}},
+		{good + " --updates 0", []string{"--updates is 0"}},
+		{good + " --updates 9", []string{"updates of 9, for 8 episodes"}},
+		{good + " --loss reinforce --epochs 2", []string{"reinforce: 2 updates an episode"}},
+		{good + " --entropy NaN", []string{"--entropy is NaN, want 0 or more"}},
+		{good + " --epsilon-high 0", []string{"--epsilon-high is 0, want more than 0"}},
+		{good + " --loss sapo --epsilon-high 0.2", []string{"sapo: ", "epsilon_high", "nothing is clipped"}},
+		{good + " --loss cispo --epsilon-high 0.2", []string{"cispo: epsilon_high of 0.2"}},
+		{good + " --schedule fast", []string{`no schedule "fast", only cosine, linear, constant`}},
+		{good + " --warmup -1", []string{"--warmup is -1, want 0 to 100"}},
+		{good + " --steps 5 --warmup 6", []string{"--warmup is 6, want 0 to 5, the --steps"}},
 		{good + " --kl 0.1", []string{"--kl is for --lora-rank"}},
 		{good + " --lora-rank -1", []string{"--lora-rank is -1"}},
 		{good + " --lora-alpha 8", []string{"--lora-alpha is for --lora-rank"}},

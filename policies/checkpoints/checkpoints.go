@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mcpgym/mcpgym/policies/curves"
 )
 
 const prefix = "step-"
@@ -40,8 +42,57 @@ func Steps(dir string) (steps []int, err error) {
 	return steps, err
 }
 
-// Read reads the state of a checkpoint.
-func Read(dir string, step int, state any) error {
+// Mark is what the state of every run has, which embeds it.
+type Mark struct {
+	Run  string             // tells runs apart
+	Line map[string]float64 // what was measured of the state's step; nil once it was logged
+}
+
+// Open goes to the latest checkpoint of dir, if there is one: state, of which mark is a part, is read from it, and restore is given the
+// folder of its snapshot. The log is open for what comes next. That the checkpoint is not of the run is an error.
+func Open(dir, run string, state any, mark *Mark, restore func(dir string) error) (*curves.Log, error) {
+	steps, err := Steps(dir)
+	if err != nil {
+		return nil, err
+	}
+	*mark = Mark{run, map[string]float64{}}
+	next := 0
+	if n := len(steps); n > 0 {
+		next = steps[n-1]
+		*mark = Mark{}
+		if err := read(dir, next, state); err != nil {
+			return nil, err
+		}
+		if mark.Run != run {
+			return nil, fmt.Errorf("%s has a checkpoint of a run with other settings or data", dir)
+		}
+		if err := restore(Engine(dir, next)); err != nil {
+			return nil, err
+		}
+		if mark.Line == nil {
+			next++
+		}
+	}
+	return curves.Open(dir, next)
+}
+
+// Save puts the log on the disk and writes a checkpoint into dir, which exists: snapshot makes the folder that it is given. Then it
+// removes all others but those of the steps to keep.
+func Save(dir string, log *curves.Log, step int, state any, snapshot func(dir string) error, keep ...int) error {
+	if err := log.Sync(); err != nil {
+		return err
+	}
+	if err := write(dir, step, state, snapshot); err != nil {
+		return fmt.Errorf("write a checkpoint of step %d: %w", step, err)
+	}
+	if err := prune(dir, append(keep, step)); err != nil {
+		return fmt.Errorf("remove checkpoints: %w", err)
+	}
+	return nil
+}
+
+// read reads the state of a checkpoint.
+func read(dir string, step int, state any) error {
 	name := filepath.Join(folder(dir, step), "state.json")
 	data, err := os.ReadFile(name)
 	if err == nil {
@@ -53,15 +104,7 @@ func Read(dir string, step int, state any) error {
 	return nil
 }
 
-// Write writes a checkpoint into dir, which exists: snapshot makes the folder that it is given. Where there is a checkpoint of the step
-// its state is written anew, at once or not at all, and its snapshot stays.
-func Write(dir string, step int, state any, snapshot func(dir string) error) error {
-	if err := write(dir, step, state, snapshot); err != nil {
-		return fmt.Errorf("write a checkpoint of step %d: %w", step, err)
-	}
-	return nil
-}
-
+// write writes a checkpoint. Where there is one of the step its state is written anew, at once or not at all, and its snapshot stays.
 func write(dir string, step int, state any, snapshot func(dir string) error) error {
 	to := folder(dir, step)
 	if _, err := os.Stat(to); err == nil {
@@ -104,16 +147,12 @@ func sync(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Prune removes all checkpoints of dir but those of the steps to keep.
-func Prune(dir string, keep ...int) error {
+func prune(dir string, keep []int) error {
 	steps, err := Steps(dir)
 	for _, s := range steps {
 		if !slices.Contains(keep, s) {
 			err = errors.Join(err, os.RemoveAll(folder(dir, s)))
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("remove checkpoints: %w", err)
-	}
-	return nil
+	return err
 }

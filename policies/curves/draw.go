@@ -9,16 +9,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"unicode"
 
-	"codeberg.org/go-fonts/liberation/liberationsansbold"
-	"codeberg.org/go-fonts/liberation/liberationsansregular"
-	stdfont "golang.org/x/image/font"
-	"golang.org/x/image/font/opentype"
-	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/vgimg"
-	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // Picture is a title and panels, each of one quantity. X is the name of the axis of steps, which they share.
@@ -57,25 +49,14 @@ func Points(entries []Entry, key string) []Point {
 }
 
 // The colours of curves are of the palette of Okabe and Ito, which the colour-blind can tell apart.
-var (
-	palette = []color.RGBA{{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff},
-		{0xcc, 0x79, 0xa7, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x56, 0xb4, 0xe9, 0xff}}
-	ink      = color.RGBA{0x22, 0x22, 0x22, 0xff}
-	smallInk = color.RGBA{0x66, 0x66, 0x66, 0xff}
-	grid     = color.RGBA{0xe3, 0xe3, 0xe3, 0xff}
-	axis     = color.RGBA{0xa8, 0xa8, 0xa8, 0xff}
-)
+var palette = []color.RGBA{{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff},
+	{0xcc, 0x79, 0xa7, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x56, 0xb4, 0xe9, 0xff}}
 
-// Lengths in pixels of the PNG, which has 96 to the inch.
 const (
-	px          = vg.Length(0.75)
-	picWidth    = 900 * px // at least; long texts widen it
-	picMargin   = 20 * px
-	titleHeight = 52 * px
-	panelGap    = 32 * px
-	panelHead   = 52 * px // the quantity's name and the curves'
-	panelFoot   = 44 * px // the numbers and the name of the steps
-	swatch      = 18 * px
+	panelGap  = 32 * Px
+	panelHead = 52 * Px // the quantity's name and the curves'
+	panelFoot = 44 * Px // the numbers and the name of the steps
+	swatch    = 18 * Px
 )
 
 const dotted = 30 // a curve of at most so many points has dots
@@ -102,49 +83,21 @@ func Save(base string, p Picture) error {
 // finite value or more than six curves, a curve's steps do not rise, or a text cannot be printed.
 func Draw(p Picture) (png, svg []byte, err error) {
 	l, err := layOut(p)
+	if err == nil {
+		png, svg, err = l.Render(p.Title, l.width, l.height, l.draw)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("picture %q: %w", p.Title, err)
 	}
-	img := vgimg.PngCanvas{Canvas: vgimg.New(l.width, l.height)}
-	l.draw(img)
-	var pngText, svgText bytes.Buffer
-	if _, err := img.WriteTo(&pngText); err != nil {
-		return nil, nil, fmt.Errorf("picture %q: encode PNG: %w", p.Title, err)
-	}
-	vec := &svgCanvas{Canvas: vgsvg.New(l.width, l.height)}
-	l.draw(vec)
-	if _, err := vec.WriteTo(&svgText); err != nil {
-		return nil, nil, fmt.Errorf("picture %q: encode SVG: %w", p.Title, err)
-	}
-	return pngText.Bytes(), vec.portable(svgText.String()), nil
-}
-
-// svgCanvas makes texts as wide on the reader's machine as they are here, whatever fonts that has.
-type svgCanvas struct {
-	*vgsvg.Canvas
-	widths []vg.Length // of the texts, in order
-}
-
-func (c *svgCanvas) FillString(f font.Face, at vg.Point, s string) {
-	c.widths = append(c.widths, f.Width(s))
-	c.Canvas.FillString(f, at, s)
-}
-
-func (c *svgCanvas) portable(svg string) []byte {
-	parts := strings.Split(svg, "<text ") // texts themselves are escaped
-	for i, w := range c.widths {
-		parts[i+1] = fmt.Sprintf(`textLength="%.2f" lengthAdjust="spacingAndGlyphs" `, w.Points()) + parts[i+1]
-	}
-	svg = strings.Join(parts, "<text ")
-	return []byte(strings.ReplaceAll(svg, "font-family:Liberation Sans;", "font-family:Liberation Sans,Arial,Helvetica,sans-serif;"))
+	return png, svg, nil
 }
 
 // layout is a picture with every length known, in points from the bottom left.
 type layout struct {
-	title, x                       string
-	titleFont, textFont, smallFont font.Face
-	width, height                  vg.Length
-	panels                         []panel
+	Fonts
+	x             string
+	width, height vg.Length
+	panels        []panel
 }
 
 // panel is a panel that is placed. Its numbers are left of left.
@@ -164,7 +117,7 @@ type curve struct {
 }
 
 func layOut(p Picture) (*layout, error) {
-	l := &layout{title: p.Title, x: p.X}
+	l := &layout{x: p.X}
 	if len(p.Panels) == 0 {
 		return nil, errors.New("no panels")
 	}
@@ -192,53 +145,39 @@ func layOut(p Picture) (*layout, error) {
 			texts = append(texts, c.Name)
 		}
 	}
-	for _, s := range texts {
-		if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
-			return nil, fmt.Errorf("text %q cannot be printed", s)
-		}
+	if err := Printable(texts...); err != nil {
+		return nil, err
 	}
-	for _, f := range []struct {
-		face   *font.Face
-		ttf    []byte
-		weight stdfont.Weight
-		size   vg.Length
-	}{
-		{&l.titleFont, liberationsansbold.TTF, stdfont.WeightBold, 18 * px},
-		{&l.textFont, liberationsansregular.TTF, stdfont.WeightNormal, 14 * px},
-		{&l.smallFont, liberationsansregular.TTF, stdfont.WeightNormal, 12 * px},
-	} {
-		face, err := opentype.Parse(f.ttf)
-		if err != nil {
-			return nil, fmt.Errorf("read font: %w", err)
-		}
-		*f.face = font.Face{Font: font.Font{Typeface: "Liberation", Variant: "Sans", Weight: f.weight, Size: f.size}, Face: face}
+	var err error
+	if l.Fonts, err = NewFonts(); err != nil {
+		return nil, err
 	}
 
-	columns, high := min(2, len(p.Panels)), 180*px
+	columns, high := min(2, len(p.Panels)), 180*Px
 	if columns == 1 {
-		high = 300 * px
+		high = 300 * Px
 	}
-	wide := (picWidth - 2*picMargin - panelGap*vg.Length(columns-1)) / vg.Length(columns)
+	wide := (Width - 2*Margin - panelGap*vg.Length(columns-1)) / vg.Length(columns)
 	var numbers vg.Length // the widest of all, so that panels are alike
 	for _, one := range l.panels {
 		for _, t := range one.ys.ticks {
-			numbers = max(numbers, l.smallFont.Width(one.ys.label(t)))
+			numbers = max(numbers, l.Small.Width(one.ys.label(t)))
 		}
-		wide = max(wide, l.textFont.Width(one.y), l.legend(one))
+		wide = max(wide, l.Text.Width(one.y), l.legend(one))
 	}
-	numbers += 8 * px
-	wide = max(wide, numbers+l.textFont.Width(l.x), l.titleFont.Width(l.title)/vg.Length(columns))
-	wide = px * vg.Length(math.Ceil(float64(wide/px))) // whole pixels keep edges sharp
-	numbers = px * vg.Length(math.Ceil(float64(numbers/px)))
+	numbers += 8 * Px
+	wide = max(wide, numbers+l.Text.Width(l.x), l.Title.Width(p.Title)/vg.Length(columns))
+	wide = Px * vg.Length(math.Ceil(float64(wide/Px))) // whole pixels keep edges sharp
+	numbers = Px * vg.Length(math.Ceil(float64(numbers/Px)))
 	rows := (len(p.Panels) + columns - 1) / columns
-	l.width = 2*picMargin + wide*vg.Length(columns) + panelGap*vg.Length(columns-1)
+	l.width = 2*Margin + wide*vg.Length(columns) + panelGap*vg.Length(columns-1)
 	tall := panelHead + high + panelFoot
-	l.height = titleHeight + tall*vg.Length(rows) + picMargin/2
+	l.height = Head + tall*vg.Length(rows) + Margin/2
 	for i := range l.panels {
 		one := &l.panels[i]
-		one.edge = picMargin + (wide+panelGap)*vg.Length(i%columns)
+		one.edge = Margin + (wide+panelGap)*vg.Length(i%columns)
 		one.left, one.right = one.edge+numbers, one.edge+wide
-		one.top = l.height - titleHeight - tall*vg.Length(i/columns) - panelHead
+		one.top = l.height - Head - tall*vg.Length(i/columns) - panelHead
 		one.bottom = one.top - high
 	}
 	return l, nil
@@ -247,7 +186,7 @@ func layOut(p Picture) (*layout, error) {
 // legend is how wide the names of a panel's curves are.
 func (l *layout) legend(p panel) (width vg.Length) {
 	for _, c := range p.curves {
-		width += swatch + 6*px + l.smallFont.Width(c.name) + 16*px
+		width += swatch + 6*Px + l.Small.Width(c.name) + 16*Px
 	}
 	return width
 }
@@ -360,55 +299,38 @@ func (s scale) at(v float64, a, b vg.Length) vg.Length {
 	return a + vg.Length((v-s.lo)/(s.hi-s.lo))*(b-a)
 }
 
-func (l *layout) draw(c vg.Canvas) {
-	fill := func(clr color.Color, x0, y0, x1, y1 vg.Length) {
-		c.SetColor(clr)
-		c.Fill(vg.Path{
-			{Type: vg.MoveComp, Pos: vg.Point{X: x0, Y: y0}}, {Type: vg.LineComp, Pos: vg.Point{X: x1, Y: y0}},
-			{Type: vg.LineComp, Pos: vg.Point{X: x1, Y: y1}}, {Type: vg.LineComp, Pos: vg.Point{X: x0, Y: y1}},
-			{Type: vg.CloseComp},
-		})
-	}
-	// text puts s with its start (align 0), middle (0.5) or end (1) at x.
-	text := func(f font.Face, clr color.Color, x, y vg.Length, align float64, s string) {
-		if s != "" {
-			c.SetColor(clr)
-			c.FillString(f, vg.Point{X: x - vg.Length(align)*f.Width(s), Y: y}, s)
-		}
-	}
-	fill(color.White, 0, 0, l.width, l.height) // also where the page is dark
-	text(l.titleFont, ink, picMargin, l.height-30*px, 0, l.title)
+func (l *layout) draw(c Canvas) {
 	for _, p := range l.panels {
-		text(l.textFont, ink, p.edge, p.top+32*px, 0, p.y)
+		c.Text(l.Text, Ink, p.edge, p.top+32*Px, 0, p.y)
 		x := p.edge
 		for _, one := range p.curves {
 			if one.name != "" {
-				fill(one.color, x, p.top+15*px, x+swatch, p.top+18*px)
-				text(l.smallFont, smallInk, x+swatch+6*px, p.top+12*px, 0, one.name)
-				x += swatch + 6*px + l.smallFont.Width(one.name) + 16*px
+				c.Rect(one.color, x, p.top+15*Px, x+swatch, p.top+18*Px)
+				c.Text(l.Small, SmallInk, x+swatch+6*Px, p.top+12*Px, 0, one.name)
+				x += swatch + 6*Px + l.Small.Width(one.name) + 16*Px
 			}
 		}
 		for _, t := range p.ys.ticks {
 			y := p.ys.at(t, p.bottom, p.top)
-			fill(grid, p.left, y-px/2, p.right, y+px/2)
-			text(l.smallFont, smallInk, p.left-8*px, y-4*px, 1, p.ys.label(t))
+			c.Rect(Grid, p.left, y-Px/2, p.right, y+Px/2)
+			c.Text(l.Small, SmallInk, p.left-8*Px, y-4*Px, 1, p.ys.label(t))
 		}
-		fill(axis, p.left, p.bottom-px/2, p.right, p.bottom+px/2)
+		c.Rect(Axis, p.left, p.bottom-Px/2, p.right, p.bottom+Px/2)
 		for _, t := range p.xs.ticks {
 			x := p.xs.at(t, p.left, p.right)
-			fill(axis, x-px/2, p.bottom-4*px, x+px/2, p.bottom)
-			text(l.smallFont, smallInk, x, p.bottom-18*px, 0.5, p.xs.label(t))
+			c.Rect(Axis, x-Px/2, p.bottom-4*Px, x+Px/2, p.bottom)
+			c.Text(l.Small, SmallInk, x, p.bottom-18*Px, 0.5, p.xs.label(t))
 		}
-		text(l.textFont, ink, (p.left+p.right)/2, p.bottom-36*px, 0.5, l.x)
+		c.Text(l.Text, Ink, (p.left+p.right)/2, p.bottom-36*Px, 0.5, l.x)
 		for _, one := range p.curves {
 			if one.mean != nil {
-				p.stroke(c, one.points, pale(one.color), px)
-				p.stroke(c, one.mean, one.color, 2*px)
+				p.stroke(c, one.points, pale(one.color), Px)
+				p.stroke(c, one.mean, one.color, 2*Px)
 				continue
 			}
-			p.stroke(c, one.points, one.color, 2*px)
+			p.stroke(c, one.points, one.color, 2*Px)
 			if len(one.points) <= dotted {
-				p.dots(c, one.points)
+				p.dots(c, one.points, one.color)
 			}
 		}
 	}
@@ -424,7 +346,7 @@ func (p panel) point(q Point) vg.Point {
 	return vg.Point{X: p.xs.at(float64(q.Step), p.left, p.right), Y: p.ys.at(q.Y, p.bottom, p.top)}
 }
 
-func (p panel) stroke(c vg.Canvas, points []Point, clr color.Color, width vg.Length) {
+func (p panel) stroke(c Canvas, points []Point, clr color.Color, width vg.Length) {
 	var path vg.Path
 	gap := true
 	for _, q := range points {
@@ -444,15 +366,11 @@ func (p panel) stroke(c vg.Canvas, points []Point, clr color.Color, width vg.Len
 	c.Stroke(path)
 }
 
-func (p panel) dots(c vg.Canvas, points []Point) {
+func (p panel) dots(c Canvas, points []Point, clr color.Color) {
 	for _, q := range points {
 		if finite(q.Y) {
 			at := p.point(q)
-			c.Fill(vg.Path{
-				{Type: vg.MoveComp, Pos: vg.Point{X: at.X + 3*px, Y: at.Y}},
-				{Type: vg.ArcComp, Pos: at, Radius: 3 * px, Angle: 2 * math.Pi},
-				{Type: vg.CloseComp},
-			})
+			c.Dot(clr, at.X, at.Y, 3*Px)
 		}
 	}
 }

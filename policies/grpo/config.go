@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/mcpgym/mcpgym/policies/engine"
-	"github.com/mcpgym/mcpgym/policies/sft"
+	"github.com/mcpgym/mcpgym/policies/schedule"
 )
 
 // Config is a run. Its zero value is of no use: begin with Trl, Art or Founding.
@@ -41,23 +41,23 @@ type Config struct {
 	Overlong      Overlong   `json:"overlong"`
 
 	// The loop.
-	Steps       int          `json:"steps"`
-	Tasks       int          `json:"tasks"`   // the train split's first so many, in another order each epoch; 0: it has no end
-	Groups      int          `json:"groups"`  // tasks a step
-	Group       int          `json:"group"`   // episodes a task
-	Dynamic     int          `json:"dynamic"` // groups without signal are replaced, until so many times Groups have been tried (DAPO); 0: they are kept
-	Epochs      int          `json:"epochs"`  // over the episodes of a step
-	Updates     int          `json:"updates"` // of the weights, that an epoch is divided into
-	Temperature float64      `json:"temperature"`
-	MaxTokens   int          `json:"max_tokens"` // a turn
-	Optim       engine.Optim `json:"optim"`
-	Schedule    sft.Schedule `json:"schedule"`   // of Optim.Rate, over Steps
-	Eval        int          `json:"eval"`       // evaluation after every so many steps, before the first and after the last; 0: only these
-	EvalTasks   int          `json:"eval_tasks"` // of the evaluation split: its first; 0: no evaluation
-	Seed        uint64       `json:"seed"`       // of tasks' order and of samples
+	Steps       int           `json:"steps"`
+	Tasks       int           `json:"tasks"`   // the train split's first so many, in another order each epoch; 0: it has no end
+	Groups      int           `json:"groups"`  // tasks a step
+	Group       int           `json:"group"`   // episodes a task
+	Dynamic     int           `json:"dynamic"` // groups without signal are replaced, until so many times Groups have been tried (DAPO); 0: they are kept
+	Epochs      int           `json:"epochs"`  // over the episodes of a step
+	Updates     int           `json:"updates"` // of the weights, that an epoch is divided into
+	Temperature float64       `json:"temperature"`
+	MaxTokens   int           `json:"max_tokens"` // a turn
+	Optim       engine.Optim  `json:"optim"`
+	Schedule    schedule.Rate `json:"schedule"`   // of Optim.Rate, over Steps
+	Eval        int           `json:"eval"`       // evaluation after every so many steps, before the first and after the last; 0: only these
+	EvalTasks   int           `json:"eval_tasks"` // of the evaluation split: its first; 0: no evaluation
+	Seed        uint64        `json:"seed"`       // of tasks' order and of samples
 
 	// What comes out does not depend on these, but for rounding.
-	PassTokens int          `json:"-"` // of a pass, padding included; more where a single episode has more
+	PassTokens int          `json:"-"` // of a pass, of which what episodes begin with alike counts once; more where a single episode has more
 	Save       int          `json:"-"` // a checkpoint is written after every so many steps; 0: only of the best evaluation and at the end
 	Progress   func(Report) `json:"-"` // is called at the start and after every step; may be nil
 }
@@ -216,7 +216,7 @@ func (c Config) checkAdvantages() error {
 }
 
 func (c Config) checkLoop() error {
-	switch s := c.Schedule; {
+	switch {
 	case c.Steps < 1 || c.Groups < 1 || c.Epochs < 1 || c.Updates < 1 || c.MaxTokens < 1 || c.PassTokens < 1:
 		return fmt.Errorf("%d steps, groups %d, epochs %d, updates %d, max_tokens %d, %d tokens a pass", c.Steps, c.Groups, c.Epochs, c.Updates, c.MaxTokens, c.PassTokens)
 	case c.Group < 2:
@@ -229,10 +229,8 @@ func (c Config) checkLoop() error {
 		return fmt.Errorf("dynamic of %d, eval of %d with %d tasks, checkpoints every %d", c.Dynamic, c.Eval, c.EvalTasks, c.Save)
 	case !(c.Temperature > 0):
 		return fmt.Errorf("temperature of %v: samples would not be of the policy that is trained", c.Temperature)
-	case s.Warmup < 0 || !slices.Contains([]string{"cosine", "linear", ""}, s.Decay) || !(s.Floor >= 0 && s.Floor <= 1):
-		return fmt.Errorf("schedule of %+v", s)
 	}
-	return nil
+	return c.Schedule.Validate()
 }
 
 // Trl has the defaults of TRL 1.16 (GRPOConfig), but for what is of its hardware. One group a step is 8 sequences a device.
@@ -242,7 +240,7 @@ func Trl() Config {
 		Correction: Correction{Mode: "sequence_mask", Max: 3},
 		Groups:     1, Group: 8, Epochs: 1, Updates: 1, Temperature: 1, MaxTokens: 512,
 		Optim:    engine.Optim{Rate: 1e-6, Beta1: 0.9, Beta2: 0.999, Epsilon: 1e-8, Clip: 1},
-		Schedule: sft.Schedule{Decay: "linear"}, PassTokens: 8192,
+		Schedule: schedule.Rate{Decay: "linear"}, PassTokens: 8192,
 	}
 }
 
@@ -257,11 +255,11 @@ func Art() Config {
 }
 
 // Founding has the settings of the note that this project began with, on top of Trl: three epochs of so many tasks at a rate of 1e-5, 8
-// episodes a task and 16 an update (a batch of 4, accumulated 4 times), 1024 tokens a turn. Its limit of 1024 tokens for the prompt is
-// the model's affair.
+// episodes a task and 16 an update (a batch of 4, accumulated 4 times), 1024 tokens a turn. Its limit of 1024 tokens for prompts is left
+// out: TRL 1.16 has none, and neither cuts nor drops long ones. Where a model has no room for a prompt, Train's error names the task.
 func Founding(tasks int) Config {
 	c := Trl()
 	c.Groups, c.Group, c.MaxTokens, c.Optim.Rate = 2, 8, 1024, 1e-5
-	c.Tasks, c.Steps = tasks, sft.StepsOf(3, tasks, c.Groups)
+	c.Tasks, c.Steps = tasks, schedule.Steps(3, tasks, c.Groups)
 	return c
 }

@@ -16,10 +16,10 @@ import (
 
 // Gym is what a run learns from.
 type Gym struct {
-	Name   string      // of the environment, its version, and the reward: a run is not continued with another
-	Train  envs.Source // each task is taken once, or once an epoch
-	Eval   envs.Source // by the environment's own score; may be nil where there is no evaluation
-	Reward envs.GroupReward
+	Name   string           // of the environment, its version, and the reward: a run is not continued with another
+	Train  envs.Source      // each task is taken once, or once an epoch
+	Eval   envs.Source      // by the environment's own score; may be nil where there is no evaluation
+	Reward envs.GroupReward // is asked for all groups of a step at once, from several goroutines
 	Play   Player
 }
 
@@ -180,8 +180,12 @@ func (t *trainer) collect(ctx context.Context, n int) (groups []*group, next int
 		if err != nil {
 			return nil, n, sum, err
 		}
-		for _, g := range played {
-			if err := t.score(ctx, g, &sum); err != nil {
+		scores, err := t.scores(ctx, played)
+		if err != nil {
+			return nil, n, sum, fmt.Errorf("reward: %w", err)
+		}
+		for i, g := range played {
+			if err := t.score(g, scores[i], &sum); err != nil {
 				return nil, n, sum, err
 			}
 			flat := !differ(g.rewards)
@@ -264,15 +268,30 @@ func (t *trainer) played(ctx context.Context, plays []Play) ([]*envs.Trajectory,
 	return got, nil
 }
 
+// scores asks for the scores of groups, all at once: a judge may be slow.
+func (t *trainer) scores(ctx context.Context, groups []*group) ([][]*envs.Score, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out := make([][]*envs.Score, len(groups))
+	var all sync.WaitGroup
+	for i, g := range groups {
+		all.Go(func() {
+			scores, err := t.gym.Reward.ScoreGroup(ctx, g.members)
+			if err == nil && len(scores) != len(g.members) {
+				err = fmt.Errorf("%d scores for %d episodes", len(scores), len(g.members))
+			}
+			if err != nil {
+				cancel(err)
+			}
+			out[i] = scores
+		})
+	}
+	all.Wait()
+	return out, context.Cause(ctx)
+}
+
 // score gives a group its rewards and rows.
-func (t *trainer) score(ctx context.Context, g *group, sum *tally) error {
-	scores, err := t.gym.Reward.ScoreGroup(ctx, g.members)
-	if err != nil {
-		return fmt.Errorf("reward: %w", err)
-	}
-	if len(scores) != len(g.members) {
-		return fmt.Errorf("reward: %d scores for %d episodes", len(scores), len(g.members))
-	}
+func (t *trainer) score(g *group, scores []*envs.Score, sum *tally) error {
 	sum.groups++
 	sum.episodes += len(scores)
 	for i, s := range scores {

@@ -18,6 +18,7 @@ import (
 	"github.com/mcpgym/mcpgym/policies/checkpoints"
 	"github.com/mcpgym/mcpgym/policies/curves"
 	"github.com/mcpgym/mcpgym/policies/engine"
+	"github.com/mcpgym/mcpgym/policies/schedule"
 )
 
 // Report is how far a run has come. What has not been measured is nil.
@@ -25,7 +26,11 @@ type Report struct {
 	Step, Steps int
 	Episodes    int      // played in training so far, void ones included
 	Tokens      int      // that the model wrote in those that count
-	Reward      *float64 // the mean of the last step's
+	Reward      *float64 // of the last step, as the next ones: the mean
+	Success     *float64 // the share of episodes
+	Loss        *float64 // the mean over its updates
+	KL          *float64
+	Speed       *float64 `json:"-"` // in tokens a second, prompts and results included, from first to last; not known of a step before a resumption
 	EvalReward  *float64 // when it was last taken
 	EvalSuccess *float64 // of the episodes planned
 	Best        *Best    // by EvalReward
@@ -51,8 +56,12 @@ func Train(ctx context.Context, e engine.Engine, g Gym, c Config, dir string) (_
 	if err := errors.Join(c.Validate(), g.check(c)); err != nil {
 		return Report{}, fmt.Errorf("train: %w", err)
 	}
-	t := &trainer{Config: c, gym: g, engine: e, dir: dir}
-	if err := t.open(); err != nil {
+	t := &trainer{Config: c, gym: g, engine: e, dir: dir, state: state{Report: Report{Steps: c.Steps}}}
+	id, err := t.id()
+	if err == nil {
+		t.log, err = checkpoints.Open(dir, id, &t.state, &t.state.Mark, e.Restore)
+	}
+	if err != nil {
 		return Report{}, fmt.Errorf("train: %w", err)
 	}
 	err = t.run(ctx)
@@ -82,10 +91,9 @@ type trainer struct {
 
 // state is what a checkpoint has besides the engine's snapshot. What else decides a step follows from Step and Next.
 type state struct {
-	Run string
+	checkpoints.Mark
 	Report
-	Next int                // the task that comes next
-	Line map[string]float64 // of Step; nil once that was evaluated and logged
+	Next int // the task that comes next
 }
 
 // id tells runs apart.
@@ -207,16 +215,20 @@ func (t *trainer) step(ctx context.Context) error {
 		return err
 	}
 	sum.log(line)
+	seconds := time.Since(start).Seconds()
+	speed := float64(tokens) / seconds
 	s := &t.state
 	s.Step, s.Next, s.Line = s.Step+1, next, line
-	s.Episodes, s.Tokens, s.Reward = s.Episodes+sum.planned, s.Tokens+sum.own, nil
-	if v, ok := line["train/reward"]; ok {
-		s.Reward = &v
+	s.Episodes, s.Tokens, s.Speed = s.Episodes+sum.planned, s.Tokens+sum.own, &speed
+	for key, to := range map[string]**float64{"reward": &s.Reward, "success": &s.Success, "loss": &s.Loss, "kl": &s.KL} {
+		*to = nil
+		if v, ok := line["train/"+key]; ok {
+			*to = &v
+		}
 	}
 	line["train/episodes"], line["train/tokens"] = float64(s.Episodes), float64(s.Tokens)
-	seconds := time.Since(start).Seconds()
 	line[curves.Clock+"seconds"], line[curves.Clock+"rollout_seconds"] = seconds, played
-	line[curves.Clock+"sampled_tokens_per_second"], line[curves.Clock+"tokens_per_second"] = float64(sum.own)/played, float64(tokens)/seconds
+	line[curves.Clock+"sampled_tokens_per_second"], line[curves.Clock+"tokens_per_second"] = float64(sum.own)/played, speed
 	return nil
 }
 
@@ -243,7 +255,7 @@ func (t *trainer) learn(ctx context.Context, rows []*row) (map[string]float64, e
 		}
 	}
 	o := t.Optim
-	o.Rate = t.Schedule.Rate(o.Rate, t.state.Step, t.Steps)
+	o.Rate = t.Schedule.At(o.Rate, t.state.Step, t.Steps)
 	line := map[string]float64{"train/learning_rate": o.Rate}
 	var loss, norm Mean
 	for epoch := range t.Epochs {
@@ -336,16 +348,9 @@ func (t *trainer) penalise(ctx context.Context, rows []*row, measured *Mean) err
 	return nil
 }
 
-// passes goes through rows by length, as many at a time as there is room for.
+// passes goes through rows, those that begin alike together, as many at a time as there is room for.
 func (t *trainer) passes(rows []*row, f func(rows []*row, b engine.Batch) error) error {
-	rows = slices.Clone(rows)
-	slices.SortStableFunc(rows, func(a, b *row) int { return len(a.Tokens) - len(b.Tokens) })
-	for len(rows) > 0 {
-		n := 1
-		for n < len(rows) && (n+1)*len(rows[n].Tokens) <= t.PassTokens {
-			n++
-		}
-		t.pass, rows = rows[:n], rows[n:]
+	for t.pass = range schedule.Passes(rows, func(r *row) []int32 { return r.Tokens }, t.PassTokens) {
 		b := engine.Batch{Temperature: t.Temperature}
 		for _, r := range t.pass {
 			b.Tokens, b.Mask = append(b.Tokens, r.Tokens), append(b.Mask, r.Mask)
@@ -462,49 +467,11 @@ func (t *trainer) picture() error {
 	return curves.Save(filepath.Join(t.dir, "curves"), curves.Picture{Title: "Group relative policy optimisation", X: "step", Panels: panels})
 }
 
-// open goes to the latest checkpoint, or to the start.
-func (t *trainer) open() error {
-	id, err := t.id()
-	if err != nil {
-		return err
-	}
-	steps, err := checkpoints.Steps(t.dir)
-	if err != nil {
-		return err
-	}
-	t.state = state{Run: id, Report: Report{Steps: t.Steps}, Line: map[string]float64{}}
-	next := 0
-	if n := len(steps); n > 0 {
-		next = steps[n-1]
-		t.state = state{}
-		if err := checkpoints.Read(t.dir, next, &t.state); err != nil {
-			return err
-		}
-		if t.state.Run != id {
-			return fmt.Errorf("%s has a checkpoint of a run with other settings", t.dir)
-		}
-		if err := t.engine.Restore(checkpoints.Engine(t.dir, next)); err != nil {
-			return err
-		}
-		if t.state.Line == nil {
-			next++
-		}
-	}
-	t.log, err = curves.Open(t.dir, next)
-	return err
-}
-
-// save writes a checkpoint, and then removes those that are neither it nor the best.
+// save writes a checkpoint, beside which only the best stays.
 func (t *trainer) save() error {
-	if err := t.log.Sync(); err != nil {
-		return err
-	}
-	if err := checkpoints.Write(t.dir, t.state.Step, t.state, t.engine.Snapshot); err != nil {
-		return err
-	}
-	keep := []int{t.state.Step}
+	var keep []int
 	if t.state.Best != nil {
 		keep = append(keep, t.state.Best.Step)
 	}
-	return checkpoints.Prune(t.dir, keep...)
+	return checkpoints.Save(t.dir, t.log, t.state.Step, t.state, t.engine.Snapshot, keep...)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/mcpgym/mcpgym/policies/checkpoints"
 	"github.com/mcpgym/mcpgym/policies/curves"
 	"github.com/mcpgym/mcpgym/policies/engine"
+	"github.com/mcpgym/mcpgym/policies/schedule"
 )
 
 // Example is a sequence and which of its tokens are learned: the agent's own, and never the first.
@@ -30,42 +31,18 @@ type Example struct {
 // Config is a run. All but the last three decide what comes out of it.
 type Config struct {
 	Train, Dev []Example // Dev may be empty
-	Steps      int       // of the optimiser; see StepsOf
+	Steps      int       // of the optimiser
 	Batch      int       // examples a step
 	Seed       uint64    // of the order of examples, which is another in each epoch
+	Curriculum int       // so many steps at first are of the shortest quarter, then with longer ones bit by bit, all tokens of which are learned
 	Optim      engine.Optim
-	Schedule   Schedule // of Optim.Rate
-	Eval       int      // Dev's loss is taken before the first step, after every so many (0: none) and after the last
+	Schedule   schedule.Rate // of Optim.Rate
+	Eval       int           // Dev's loss is taken before the first step, after every so many (0: none) and after the last
 
-	PassTokens int          // of a pass, padding included; more where a single example has more
+	PassTokens int          // of a pass, of which what examples begin with alike counts once; more where a single example has more
 	Save       int          // a checkpoint is written after every so many steps (0: none), where Dev's loss is the least so far, and at the end
 	Progress   func(Report) // is called at the start and after every step; may be nil
 }
-
-// Schedule says how the rate changes: it rises for Warmup steps, then falls to the share Floor of the highest.
-type Schedule struct {
-	Warmup int
-	Decay  string // "cosine" or "linear"; "" for none
-	Floor  float64
-}
-
-// Rate is the rate of a step, counted from 0, of a run of so many steps.
-func (s Schedule) Rate(highest float64, step, steps int) float64 {
-	if step < s.Warmup {
-		return highest * float64(step+1) / float64(s.Warmup)
-	}
-	left := float64(steps-step) / float64(steps-s.Warmup) // as transformers has it: not yet 0 at the last step
-	switch s.Decay {
-	case "cosine":
-		left = (1 - math.Cos(math.Pi*left)) / 2
-	case "":
-		left = 1
-	}
-	return highest * (s.Floor + (1-s.Floor)*left)
-}
-
-// StepsOf is how many steps it takes to see every example so many times. The last one may go on into another epoch.
-func StepsOf(epochs, examples, batch int) int { return (epochs*examples + batch - 1) / batch }
 
 // Report is how far a run has come. What has not been measured is nil.
 type Report struct {
@@ -95,9 +72,12 @@ func Train(ctx context.Context, e engine.Engine, c Config, dir string) (_ Report
 	if err := c.check(); err != nil {
 		return Report{}, fmt.Errorf("train: %w", err)
 	}
-	byLength(&c.Dev)
-	t := &trainer{Config: c, engine: e, dir: dir}
-	if err := t.open(); err != nil {
+	t := &trainer{Config: c, engine: e, dir: dir, state: state{Report: Report{Steps: c.Steps}}}
+	id, err := c.id()
+	if err == nil {
+		t.log, err = checkpoints.Open(dir, id, &t.state, &t.state.Mark, e.Restore)
+	}
+	if err != nil {
 		return Report{}, fmt.Errorf("train: %w", err)
 	}
 	err = t.run(ctx)
@@ -116,8 +96,8 @@ func (c Config) check() error {
 	if c.Steps < 1 || c.Batch < 1 || c.PassTokens < 1 || c.Eval < 0 || c.Save < 0 {
 		return fmt.Errorf("%d steps of %d examples, %d tokens a pass, evaluation every %d, checkpoints every %d", c.Steps, c.Batch, c.PassTokens, c.Eval, c.Save)
 	}
-	if s := c.Schedule; s.Warmup < 0 || !slices.Contains([]string{"cosine", "linear", ""}, s.Decay) || !(s.Floor >= 0 && s.Floor <= 1) {
-		return fmt.Errorf("the schedule %+v", s)
+	if err := c.Schedule.Validate(); err != nil {
+		return err
 	}
 	if len(c.Train) == 0 {
 		return errors.New("no examples")
@@ -138,8 +118,8 @@ func check(what string, examples []Example) error {
 func (c Config) id() (string, error) {
 	h := sha256.New()
 	out := json.NewEncoder(h)
-	err := out.Encode([]any{c.Steps, c.Batch, c.Seed, c.Optim, c.Schedule, c.Eval, len(c.Train)})
-	for _, examples := range [][]Example{c.Train, c.Dev} {
+	err := out.Encode([]any{c.Steps, c.Batch, c.Seed, c.Curriculum, c.Optim, c.Schedule, c.Eval, len(c.Train)})
+	for _, examples := range [][]Example{c.Train, byLength(c.Dev)} { // the order of Dev's does not matter
 		for _, x := range examples {
 			err = errors.Join(err, out.Encode(x))
 		}
@@ -153,16 +133,16 @@ type trainer struct {
 	dir    string
 	log    *curves.Log
 	state  state
-	epoch  int // that order is of
+	sorted []Example // by length, for the curriculum
+	epoch  int       // that order is of
 	order  []int
 	pass   []Example // that were last computed with
 }
 
 // state is what a checkpoint has besides the engine's snapshot. Which examples come next follows from Step.
 type state struct {
-	Run string
+	checkpoints.Mark
 	Report
-	Line map[string]float64 // of Step; nil once that was evaluated and logged
 }
 
 func (t *trainer) report() Report {
@@ -226,7 +206,7 @@ func (t *trainer) step(ctx context.Context) error {
 		return err
 	}
 	o := t.Optim
-	o.Rate = t.Schedule.Rate(o.Rate, t.state.Step, t.Steps)
+	o.Rate = t.Schedule.At(o.Rate, t.state.Step, t.Steps)
 	t.pass = examples
 	norm, err := t.engine.Step(context.WithoutCancel(ctx), o) // an interrupted one might have been taken or not
 	if err != nil {
@@ -246,21 +226,36 @@ func (t *trainer) step(ctx context.Context) error {
 }
 
 // examples are those of a step, counted from 0, by length.
+//
+// A model of random weights learns late to copy out of a long text, since at first it looks at all tokens alike. Short examples first
+// (Bengio et al. 2009, Curriculum Learning), and all of their tokens, bring that forward.
 func (t *trainer) examples(step int) []Example {
 	var out []Example
+	if step < t.Curriculum {
+		if t.sorted == nil {
+			t.sorted = byLength(t.Train)
+		}
+		share := max(0.25, 1.5*float64(step+1)/float64(t.Curriculum)-0.5)
+		r := rand.New(rand.NewPCG(t.Seed, ^uint64(step)))
+		for range t.Batch {
+			x := t.sorted[r.IntN(int(math.Ceil(share*float64(len(t.sorted)))))]
+			all := slices.Repeat([]bool{true}, len(x.Tokens))
+			all[0] = false
+			out = append(out, Example{x.Tokens, all})
+		}
+		return byLength(out)
+	}
 	for i := step * t.Batch; i < (step+1)*t.Batch; i++ {
 		if epoch := i / len(t.Train); t.order == nil || epoch != t.epoch {
 			t.epoch, t.order = epoch, rand.New(rand.NewPCG(t.Seed, uint64(epoch))).Perm(len(t.Train))
 		}
 		out = append(out, t.Train[t.order[i%len(t.Train)]])
 	}
-	byLength(&out)
-	return out
+	return byLength(out)
 }
 
-func byLength(examples *[]Example) {
-	*examples = slices.Clone(*examples)
-	slices.SortStableFunc(*examples, func(a, b Example) int { return len(a.Tokens) - len(b.Tokens) })
+func byLength(examples []Example) []Example {
+	return slices.SortedStableFunc(slices.Values(examples), func(a, b Example) int { return len(a.Tokens) - len(b.Tokens) })
 }
 
 func learned(examples []Example) (n int) {
@@ -274,17 +269,11 @@ func learned(examples []Example) (n int) {
 	return n
 }
 
-// loss is the mean over all learned tokens of examples, which are in the order of their length, however many passes they need. Where
-// learn, its gradients are added up.
+// loss is the mean over all learned tokens of examples, however many passes they need. Where learn, its gradients are added up.
 func (t *trainer) loss(ctx context.Context, examples []Example, learn bool) (float64, error) {
 	share := 1 / float64(learned(examples))
 	loss := 0.0
-	for len(examples) > 0 {
-		n := 1
-		for n < len(examples) && (n+1)*len(examples[n].Tokens) <= t.PassTokens {
-			n++
-		}
-		t.pass, examples = examples[:n], examples[n:]
+	for t.pass = range schedule.Passes(examples, func(x Example) []int32 { return x.Tokens }, t.PassTokens) {
 		part, err := t.onePass(ctx, share, learn)
 		if err != nil {
 			return 0, err
@@ -351,49 +340,11 @@ func (t *trainer) draw() error {
 	}})
 }
 
-// open goes to the latest checkpoint, or to the start.
-func (t *trainer) open() error {
-	id, err := t.id()
-	if err != nil {
-		return err
-	}
-	steps, err := checkpoints.Steps(t.dir)
-	if err != nil {
-		return err
-	}
-	t.state = state{Run: id, Report: Report{Steps: t.Steps}, Line: map[string]float64{}}
-	next := 0
-	if n := len(steps); n > 0 {
-		next = steps[n-1]
-		t.state = state{}
-		if err := checkpoints.Read(t.dir, next, &t.state); err != nil {
-			return err
-		}
-		if t.state.Run != id {
-			return fmt.Errorf("%s has a checkpoint of a run with other settings or examples", t.dir)
-		}
-		if err := t.engine.Restore(checkpoints.Engine(t.dir, next)); err != nil {
-			return err
-		}
-		if t.state.Line == nil {
-			next++
-		}
-	}
-	t.log, err = curves.Open(t.dir, next)
-	return err
-}
-
-// save writes a checkpoint, and then removes those that are neither it nor the best.
+// save writes a checkpoint, beside which only the best stays.
 func (t *trainer) save() error {
-	if err := t.log.Sync(); err != nil {
-		return err
-	}
-	if err := checkpoints.Write(t.dir, t.state.Step, t.state, t.engine.Snapshot); err != nil {
-		return err
-	}
-	keep := []int{t.state.Step}
+	var keep []int
 	if t.state.Best != nil {
 		keep = append(keep, t.state.Best.Step)
 	}
-	return checkpoints.Prune(t.dir, keep...)
+	return checkpoints.Save(t.dir, t.log, t.state.Step, t.state, t.engine.Snapshot, keep...)
 }
