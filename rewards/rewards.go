@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mcpgym/mcpgym/envs"
 )
@@ -54,6 +55,15 @@ func (s Sum) Validate() error {
 		return fmt.Errorf("reward: the weights of gates and credits add to %v, want 1", total)
 	}
 	return nil
+}
+
+// Without is the reward without one of its penalties.
+func (s Sum) Without(penalty string) (Sum, error) {
+	out := slices.DeleteFunc(slices.Clone(s), func(c Component) bool { return c.Name == penalty && c.Kind == envs.Penalty })
+	if len(out) == len(s) {
+		return nil, fmt.Errorf("reward: no penalty %q to leave out", penalty)
+	}
+	return out, nil
 }
 
 // Score computes all parts and their total. The error wraps envs.ErrUnscored where a part has no score; the parts are

@@ -267,7 +267,8 @@ func (l *lessons) config(examples []sft.Example) (sft.Config, error) {
 		}
 	}
 	save := cmp.Or(l.Save, max(1, steps/10))
-	return sft.Config{Train: examples[:train], Dev: examples[train:], Steps: steps, Batch: l.Batch, Seed: l.Seed, PassTokens: passTokens, Curriculum: int(math.Round(l.Pretrain * float64(steps))), Eval: save, Save: save,
+	return sft.Config{Train: examples[:train], Dev: examples[train:], Steps: steps, Batch: l.Batch, Seed: l.Seed, Pretrain: int(math.Round(l.Pretrain * float64(steps))),
+		PassTokens: passTokens, Eval: save, Save: save,
 		Optim:    engine.Optim{Rate: rate, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, WeightDecay: 0.01, Clip: 1},
 		Schedule: schedule.Rate{Warmup: int(math.Round(l.Warmup * float64(steps))), Decay: decay(l.Schedule)}}, nil
 }

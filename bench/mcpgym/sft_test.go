@@ -125,6 +125,10 @@ func TestTrain(t *testing.T) {
 	code, _, errOut = call(t, "", "merge", in("run/model"), in("lora/adapter"), in("merged"))
 	require.Zero(t, code, errOut)
 	require.NotEqual(t, read(t, in("run/model/model.safetensors")), read(t, in("merged/model.safetensors")))
+	code, _, errOut = call(t, "", "merge", in("run/model"), in("half"), "--dtype", "bfloat16")
+	require.Zero(t, code, errOut)
+	require.InDelta(t, len(read(t, in("run/model/model.safetensors")))/2, len(read(t, in("half/model.safetensors"))), 2000)
+	require.Contains(t, read(t, in("half/config.json")), "bfloat16")
 	var shown [3]string
 	for i, model := range []string{in("merged"), in("run/model") + " --adapter " + made.Path, in("run/model")} {
 		code, shown[i], errOut = call(t, "", strings.Fields("chat "+model+" --env Weather-v0 --max-tokens 6")...)
@@ -243,7 +247,9 @@ func TestTrainWrongInput(t *testing.T) {
 		{"chat " + model + " --env Weather-v0 --task -1", []string{"--task is -1"}},
 		{"chat " + model + " --env Weather-v0 --split x", []string{"only train, test, ood"}},
 		{"chat " + model + " --max-tokens 0", []string{"--max-tokens is 0"}},
-		{"merge " + model + " " + adapter, []string{"3 arg"}},
+		{"merge " + model, []string{"arg"}},
+		{"merge " + model + " " + out, []string{"--dtype"}},
+		{"merge " + model + " " + out + " --dtype int8", []string{"int8", "bfloat16, float32"}},
 		{"merge " + model + " " + adapter + " " + dir, []string{dir + " exists already"}},
 		{"merge " + model + " " + dir + " " + out, []string{dir, "adapter_config.json"}},
 		{"merge " + dir + " " + adapter + " " + out, []string{dir, "config.json"}},

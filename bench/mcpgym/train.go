@@ -23,10 +23,7 @@ import (
 	"github.com/mcpgym/mcpgym/rewards"
 )
 
-const (
-	heldOut = 1 << 20 // the tasks of the train split from here on are played in evaluation, and never trained on
-	atOnce  = 64      // episodes that are played at once
-)
+const heldOut = 1 << 20 // the tasks of the train split from here on are played in evaluation, and never trained on
 
 var presets = map[string]grpo.Config{"trl": grpo.Trl(), "art": grpo.Art(), "founding": grpo.Founding(1)}
 
@@ -44,6 +41,8 @@ type training struct {
 	LoRA   int         `json:"lora_rank,omitempty"`
 	Alpha  float64     `json:"lora_alpha,omitempty"`
 	Save   int         `json:"save_every"`
+	Spared string      `json:"without_penalty,omitempty"`
+	AtOnce int         `json:"parallel"`
 	GRPO   grpo.Config `json:"grpo"`
 }
 
@@ -89,6 +88,8 @@ func trainCommand() *cobra.Command {
 	modelFlags(c, &t.Model, &t.LoRA)
 	f.Float64Var(&t.Alpha, "lora-alpha", 0, "alpha of the adapter (default twice its rank)")
 	f.IntVar(&t.Save, "save-every", 0, "steps between checkpoints (default as evaluations)")
+	f.StringVar(&t.Spared, "without-penalty", "", "penalty to leave out of the reward in training, such as hallucination; evaluation is by the same reward")
+	f.IntVar(&t.AtOnce, "parallel", 64, "episodes at once")
 	r.flags(c, "play one step, say how long all would take, and write nothing")
 	c.RegisterFlagCompletionFunc("env", envNames)
 	return c
@@ -151,6 +152,9 @@ func (t *training) check(cmd *cobra.Command, g given) error {
 		return errors.New("--kl is for --lora-rank: a model that is trained whole is no longer what it could be compared with")
 	case set("save-every") && t.Save < 1:
 		return positive(flagValue{"save-every", t.Save})
+	}
+	if err := positive(flagValue{"parallel", t.AtOnce}); err != nil {
+		return err
 	}
 	t.Alpha = cmp.Or(t.Alpha, 2*float64(t.LoRA))
 	t.Save = cmp.Or(t.Save, t.GRPO.Eval)
@@ -260,8 +264,18 @@ func (t *training) train(cmd *cobra.Command, r *running) (err error) {
 	if err := fits(ctx, spec, tasks.Task(0), model); err != nil {
 		return err
 	}
-	gym := grpo.Gym{Name: spec.Name, Train: tasks, Eval: held(tasks),
-		Reward: rewards.Each(spec.Reward), Play: grpo.Rollouts(spec, atOnce)}
+	name := spec.Name
+	if t.Spared != "" {
+		sum, ok := spec.Reward.(rewards.Sum)
+		if !ok {
+			return fmt.Errorf("--without-penalty: the reward of %s has no parts", spec.Name)
+		}
+		if spec.Reward, err = sum.Without(t.Spared); err != nil {
+			return fmt.Errorf("--without-penalty: %w", err)
+		}
+		name += " without " + t.Spared
+	}
+	gym := grpo.Gym{Name: name, Train: tasks, Eval: held(tasks), Reward: rewards.Each(spec.Reward), Play: grpo.Rollouts(spec, t.AtOnce)}
 	c := t.GRPO
 	c.PassTokens, c.Save = passTokens, t.Save
 	if !r.asJSON {

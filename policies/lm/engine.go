@@ -1,6 +1,7 @@
 package lm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -58,7 +59,7 @@ func (s speechless) Stops() []int32 {
 // Export writes a new folder: the adapter, where the engine has one, else the model. See Merge for both in one.
 func (e *Engine) Export(dir string) error {
 	if e.adapter == nil {
-		return e.Merge(dir)
+		return e.Merge(dir, "")
 	}
 	a := *e.adapter
 	for i := range e.blocks {
@@ -74,9 +75,12 @@ func (e *Engine) Export(dir string) error {
 	return nil
 }
 
-// Merge writes a new folder with the whole model, the adapter added to its weights, and the tokenizer.
-func (e *Engine) Merge(dir string) error {
-	if err := checkpoint.WriteModel(dir, e.config, e.generation, e.merged(), e.tokenizer); err != nil {
+// Merge writes a new folder with the whole model, the adapter added to its weights, and the tokenizer. Numbers are stored as d, or as
+// the model's own were where that is empty.
+func (e *Engine) Merge(dir string, d DType) error {
+	c := e.config
+	c.DType = cmp.Or(d, c.DType)
+	if err := checkpoint.WriteModel(dir, c, e.generation, e.merged(c.DType), e.tokenizer); err != nil {
 		return fmt.Errorf("export the model: %w", err)
 	}
 	return nil

@@ -88,8 +88,8 @@ func TestExport(t *testing.T) {
 
 	adapter, merged := filepath.Join(t.TempDir(), "adapter"), filepath.Join(t.TempDir(), "merged")
 	require.NoError(t, e.Export(adapter))
-	require.NoError(t, e.Merge(merged))
-	require.Error(t, e.Merge(merged), "a folder that is there is not written over")
+	require.NoError(t, e.Merge(merged, ""))
+	require.Error(t, e.Merge(merged, ""), "a folder that is there is not written over")
 	adapted, err := Open(at, Options{Adapter: adapter})
 	require.NoError(t, err)
 	require.Equal(t, logProbs(e), logProbs(adapted))

@@ -161,7 +161,7 @@ func (e *Engine) initAdapter(o Options) {
 }
 
 // merged gives the model's tensors, the adapter added to those that it adapts, as float32, or as bfloat16 for a model of that type.
-func (e *Engine) merged() []checkpoint.Tensor {
+func (e *Engine) merged(d DType) []checkpoint.Tensor {
 	adapted := map[*tensor]*linear{}
 	for i := range e.blocks {
 		for _, l := range e.blocks[i].all {
@@ -178,7 +178,7 @@ func (e *Engine) merged() []checkpoint.Tensor {
 			f32.Scale(b, l.scale)
 			f32.MatMul(to.F32, b, l.a.w, l.out(), l.in(), l.rank(), false, false, true)
 		}
-		if e.config.DType == BF16 {
+		if d == BF16 {
 			to.BF16 = make([]uint16, len(to.F32))
 			f32.Round(to.BF16, to.F32)
 			to.F32 = nil

@@ -11,7 +11,7 @@ import (
 
 // read gives a weight as an open folder does.
 func (e *Engine) read(name string) (checkpoint.Tensor, error) {
-	for _, t := range e.merged() {
+	for _, t := range e.merged(e.config.DType) {
 		if t.Name == name {
 			return t, nil
 		}

@@ -66,7 +66,7 @@ func report(t *testing.T, w worst) {
 func remake(t *testing.T, e *Engine) *Engine {
 	t.Helper()
 	tensors := map[string]checkpoint.Tensor{}
-	for _, m := range e.merged() {
+	for _, m := range e.merged(e.config.DType) {
 		tensors[m.Name] = m
 	}
 	out, err := build(e.config, Options{}, func(name string) (checkpoint.Tensor, error) { return tensors[name], nil })

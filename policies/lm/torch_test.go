@@ -159,7 +159,7 @@ func TestTorch(t *testing.T) {
 				if c.DType == F32 {
 					same(t, e, model, adapter, true)
 				}
-				require.NoError(t, e.Merge(merged))
+				require.NoError(t, e.Merge(merged, ""))
 				if c.DType == F32 {
 					same(t, e, merged, "", false)
 				}

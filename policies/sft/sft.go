@@ -34,7 +34,7 @@ type Config struct {
 	Steps      int       // of the optimiser
 	Batch      int       // examples a step
 	Seed       uint64    // of the order of examples, which is another in each epoch
-	Curriculum int       // so many steps at first are of the shortest quarter, then with longer ones bit by bit, all tokens of which are learned
+	Pretrain   int       // so many steps at first are of the shortest quarter, then with longer ones bit by bit, all tokens of which are learned
 	Optim      engine.Optim
 	Schedule   schedule.Rate // of Optim.Rate
 	Eval       int           // Dev's loss is taken before the first step, after every so many (0: none) and after the last
@@ -93,8 +93,9 @@ func Train(ctx context.Context, e engine.Engine, c Config, dir string) (_ Report
 }
 
 func (c Config) check() error {
-	if c.Steps < 1 || c.Batch < 1 || c.PassTokens < 1 || c.Eval < 0 || c.Save < 0 {
-		return fmt.Errorf("%d steps of %d examples, %d tokens a pass, evaluation every %d, checkpoints every %d", c.Steps, c.Batch, c.PassTokens, c.Eval, c.Save)
+	if c.Steps < 1 || c.Batch < 1 || c.Pretrain < 0 || c.Pretrain > c.Steps || c.PassTokens < 1 || c.Eval < 0 || c.Save < 0 {
+		return fmt.Errorf("%d steps of %d examples, %d of them to pretrain, %d tokens a pass, evaluation every %d, checkpoints every %d",
+			c.Steps, c.Batch, c.Pretrain, c.PassTokens, c.Eval, c.Save)
 	}
 	if err := c.Schedule.Validate(); err != nil {
 		return err
@@ -118,7 +119,7 @@ func check(what string, examples []Example) error {
 func (c Config) id() (string, error) {
 	h := sha256.New()
 	out := json.NewEncoder(h)
-	err := out.Encode([]any{c.Steps, c.Batch, c.Seed, c.Curriculum, c.Optim, c.Schedule, c.Eval, len(c.Train)})
+	err := out.Encode([]any{c.Steps, c.Batch, c.Seed, c.Pretrain, c.Optim, c.Schedule, c.Eval, len(c.Train)})
 	for _, examples := range [][]Example{c.Train, byLength(c.Dev)} { // the order of Dev's does not matter
 		for _, x := range examples {
 			err = errors.Join(err, out.Encode(x))
@@ -133,7 +134,7 @@ type trainer struct {
 	dir    string
 	log    *curves.Log
 	state  state
-	sorted []Example // by length, for the curriculum
+	sorted []Example // by length, for the first steps
 	epoch  int       // that order is of
 	order  []int
 	pass   []Example // that were last computed with
@@ -228,14 +229,14 @@ func (t *trainer) step(ctx context.Context) error {
 // examples are those of a step, counted from 0, by length.
 //
 // A model of random weights learns late to copy out of a long text, since at first it looks at all tokens alike. Short examples first
-// (Bengio et al. 2009, Curriculum Learning), and all of their tokens, bring that forward.
+// (Bengio et al. 2009, Pretrain Learning), and all of their tokens, bring that forward.
 func (t *trainer) examples(step int) []Example {
 	var out []Example
-	if step < t.Curriculum {
+	if step < t.Pretrain {
 		if t.sorted == nil {
 			t.sorted = byLength(t.Train)
 		}
-		share := max(0.25, 1.5*float64(step+1)/float64(t.Curriculum)-0.5)
+		share := max(0.25, 1.5*float64(step+1)/float64(t.Pretrain)-0.5)
 		r := rand.New(rand.NewPCG(t.Seed, ^uint64(step)))
 		for range t.Batch {
 			x := t.sorted[r.IntN(int(math.Ceil(share*float64(len(t.sorted)))))]

@@ -365,6 +365,31 @@ func TestOrder(t *testing.T) {
 	require.Equal(t, a, order(1, 3))
 }
 
+// Pretraining takes all tokens, at first of the shortest quarter, at last of all examples.
+func TestPretrain(t *testing.T) {
+	c := config()
+	c.Dev, c.Steps, c.Batch, c.Pretrain = nil, 50, 40, 40
+	for i := range c.Train {
+		c.Train[i] = Example{make([]int32, 20-i), slices.Repeat([]bool{false, true}, 10)[:20-i]}
+	}
+	longest := func(step int) int {
+		tr := &trainer{Config: c}
+		out := tr.examples(step)
+		require.Equal(t, out, (&trainer{Config: c}).examples(step))
+		require.Len(t, out, c.Batch)
+		for _, x := range out {
+			require.Len(t, x.Mask, len(x.Tokens))
+			require.Equal(t, step < c.Pretrain, !slices.Contains(x.Mask[1:], false))
+			require.False(t, x.Mask[0])
+		}
+		return len(out[len(out)-1].Tokens)
+	}
+	require.Equal(t, 10, len(c.Train))
+	for step, want := range map[int]int{0: 13, 19: 13, 26: 16, 39: 20, 40: 20} {
+		require.Equal(t, want, longest(step), "step %d", step)
+	}
+}
+
 // Interrupted in any pass, evaluation included, a run goes on as if it had not been, and so a second time.
 func TestInterrupted(t *testing.T) {
 	c := config()
@@ -553,6 +578,7 @@ func TestRefuses(t *testing.T) {
 		"steps":    func(c *Config) { c.Steps++ },
 		"rate":     func(c *Config) { c.Optim.Rate *= 2 },
 		"schedule": func(c *Config) { c.Schedule.Floor = 0 },
+		"pretrain": func(c *Config) { c.Pretrain = 1 },
 		"examples": func(c *Config) { c.Train = c.Train[:9] },
 		"a mask":   func(c *Config) { c.Train[3].Mask[len(c.Train[3].Mask)-1] = !c.Train[3].Mask[len(c.Train[3].Mask)-1] },
 		"dev":      func(c *Config) { c.Train, c.Dev = append(c.Train, c.Dev[0]), c.Dev[1:] },
@@ -570,6 +596,7 @@ func TestRefuses(t *testing.T) {
 		"no steps":        func(c *Config) { c.Steps = 0 },
 		"no batch":        func(c *Config) { c.Batch = 0 },
 		"no tokens":       func(c *Config) { c.PassTokens = 0 },
+		"pretrain":        func(c *Config) { c.Pretrain = c.Steps + 1 },
 		"negative eval":   func(c *Config) { c.Eval = -1 },
 		"negative save":   func(c *Config) { c.Save = -1 },
 		"decay":           func(c *Config) { c.Schedule.Decay = "step" },
