@@ -1,8 +1,10 @@
 # What a user of this project does. `make test` runs all tests; `go test ./bench -run Weather -v` is the leaderboard.
 GO ?= go
 ENV ?=
+SEED ?= 1
+ROWS ?=
 
-.PHONY: test bench board reproduce soak deps images lint fuzz models speed
+.PHONY: test bench board reproduce soak deps images lint fuzz models speed train
 
 # The race detector runs on the packages that work concurrently; the rest is tested without it, which is faster.
 RACE = ./sandboxes/... ./envs/ ./envs/envtest/... ./policies/lm ./policies/bpe ./bench
@@ -25,6 +27,10 @@ bench:
 	  file=results/$$(echo $$e | tr A-Z a-z).speed.txt; \
 	  $(GO) test -count=1 -timeout 30m -run '^$$' -bench "$$e" ./bench > $$file.tmp && mv $$file.tmp $$file && cat $$file || { cat $$file.tmp; rm $$file.tmp; exit 1; }; \
 	done
+
+# The trained ROWS of ENV from one SEED, into runs and results; nano-sft and nano-grpo of Weather where nothing is said.
+train:
+	bench/train.sh $(or $(ENV),Weather) $(SEED) $(ROWS)
 
 # The leaderboard as it is recorded.
 board:
