@@ -31,9 +31,9 @@ mcpgym() {
 
 # What a row takes, by environment: episodes to imitate, steps to learn them, steps of GRPO, tasks in each, and what is recorded of a split.
 case $env in
-Weather) episodes=20000 steps=5000 grpo=100 rft=3000 groups=128 tokens=64 tasks=500 ;;
-Files) episodes=20000 steps=1400 grpo=100 rft=1500 groups=128 tokens=128 tasks=200 ;;
-DBA) episodes=4000 steps=1400 grpo=50 rft=1500 groups=64 tokens=256 tasks=60 ;;
+Weather) episodes=60000 steps=10000 grpo=100 rft=6000 groups=256 tokens=64 tasks=500 ;;
+Files) episodes=20000 steps=10000 grpo=50 rft=6000 groups=128 tokens=128 tasks=200 ;;
+DBA) episodes=10000 steps=10000 grpo=50 rft=6000 groups=64 tokens=256 tasks=60 ;;
 *)
 	echo "no trained rows of $env, only of Weather, Files and DBA" >&2
 	exit 2
@@ -61,7 +61,7 @@ learn() {
 # imitate ROW POLICY: a new model that imitates a policy.
 imitate() {
 	play "$2"
-	learn sft "$1" --records "$run/$2.jsonl" --dev-episodes 256 --new nano --vocab 1024 --steps $steps --batch-size 16 --learning-rate 3e-3 \
+	learn sft "$1" --records "$run/$2.jsonl" --dev-episodes 256 --new nano --vocab 1024 --steps $steps --batch-size 8 --learning-rate 2.5e-3 \
 		--pretrain-ratio 0.2
 }
 
@@ -76,7 +76,7 @@ reject() {
 	own=$run/$1.own.jsonl
 	[ -e "$own" ] || mcpgym eval "$run/$2/model" --env "$env-v0" --split train --episodes $episodes --seed "$seed" --temperature 0.8 --parallel 256 \
 		--max-tokens $tokens --out "$own"
-	learn sft "$1" --records "$run/crowd.jsonl,$own" --only-success --dev-episodes 256 --model "$run/$2/model" --steps $rft --batch-size 16 \
+	learn sft "$1" --records "$run/crowd.jsonl,$own" --only-success --dev-episodes 256 --model "$run/$2/model" --steps $rft --batch-size 8 \
 		--learning-rate 1e-3
 }
 
