@@ -153,7 +153,7 @@ func TestToolCallAndResult(t *testing.T) {
 	require.Equal(t, "The sum is 21.", second.Choices[0].Message.Content)
 	require.Empty(t, second.Choices[0].Message.ToolCalls)
 
-	system := "<|system|>Be brief.\nget_sum {\"type\":\"object\"} Adds.<|end|><|user|>1 + 20?<|end|><|assistant|>"
+	system := "<|system|>get_sum<|end|><|user|>1 + 20?<|end|><|assistant|>"
 	require.Equal(t, []string{system, system + `Let me see.<tool_call>get_sum{"a":1,"b":20}</tool_call><|end|><|tool|>21<|end|><|assistant|>`}, p.prompts)
 	r := p.asked[0]
 	require.Equal(t, []any{0.5, uint64(7), 99, 1.0}, []any{r.Temperature, r.Seed, r.MaxTokens, r.TopP})

@@ -47,9 +47,9 @@ var small string
 // SmallTokens are the added tokens that Small expects of a tokenizer, its stop token first.
 var SmallTokens = []string{"<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<think>", "</think>", "<tool_call>", "</tool_call>"}
 
-// Small is a template of our own, as short as can be, for models that are made from nothing for one environment: of tools it shows
-// the names, and of what the system says nothing, since both are the same in all episodes and would be most of what there is to read. A
-// turn is one token that names the role, its text, and <|end|>; calls are <tool_call>name{arguments}</tool_call>, one after the other,
+// Small is a template of our own, as short as can be, for models that are made from nothing for one environment. Where there are tools
+// it shows their names alone, and not the system's first message: both are the same in all episodes, and would be most of what there is
+// to read. A turn is one token that names the role, its text, and <|end|>; calls are <tool_call>name{arguments}</tool_call>, one after the other,
 // and each result is a turn.
 func Small() *Template {
 	t, err := NewTemplate(small, Config{EOS: SmallTokens[0]})

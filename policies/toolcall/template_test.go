@@ -238,9 +238,11 @@ func TestSmall(t *testing.T) {
 	require.Equal(t, "so hm 0", strings.Join([]string{turn.Text, turn.Reasoning, "0"}, " "))
 	require.Equal(t, `{"b":1,"a":"x"}`, string(turn.Calls[0].Arguments))
 	require.Equal(t, "g", turn.Calls[1].Name)
-	got, err = Small().Render(nil, chat[:2], true)
-	require.NoError(t, err)
-	require.Equal(t, "<|user|>Go.<|end|><|assistant|>", got)
+	for from, want := range []string{"<|system|>Be brief.<|end|><|user|>Go.<|end|><|assistant|>", "<|user|>Go.<|end|><|assistant|>"} {
+		got, err = Small().Render(nil, chat[from:2], true)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
 	_, err = Small().Render(nil, []engine.Message{{Role: "critic"}}, true)
 	require.ErrorContains(t, err, "no role critic")
 }
