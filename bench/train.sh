@@ -32,10 +32,8 @@ mcpgym() {
 # What a row takes, by environment: episodes to imitate, steps to learn them, steps of GRPO, tasks in each, and what is recorded of a split.
 case $env in
 Weather) episodes=60000 steps=10000 grpo=100 rft=6000 groups=256 tokens=64 tasks=500 ;;
-Files) episodes=20000 steps=10000 grpo=50 rft=6000 groups=128 tokens=128 tasks=200 ;;
-DBA) episodes=10000 steps=10000 grpo=50 rft=6000 groups=64 tokens=256 tasks=60 ;;
 *)
-	echo "no trained rows of $env, only of Weather, Files and DBA" >&2
+	echo "no trained rows of $env, only of Weather" >&2
 	exit 2
 	;;
 esac
