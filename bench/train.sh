@@ -21,9 +21,6 @@ shift 2
 
 name=$(echo "$env" | tr '[:upper:]' '[:lower:]')
 run=runs/$name/seed$seed
-mkdir -p "$run"
-go build -o runs/mcpgym ./bench/mcpgym
-
 mcpgym() {
 	echo "mcpgym $*"
 	runs/mcpgym "$@"
@@ -37,6 +34,18 @@ Weather) episodes=60000 steps=10000 grpo=100 rft=6000 groups=256 tokens=64 tasks
 	exit 2
 	;;
 esac
+
+for row in "$@"; do
+	case $row in
+	nano-sft | nano-grpo | nano-rft | nano-zero | nano-sft-full) ;;
+	*)
+		echo "no row $row" >&2
+		exit 2
+		;;
+	esac
+done
+mkdir -p "$run"
+go build -o runs/mcpgym ./bench/mcpgym
 
 # play POLICY: a record of its episodes of the train split.
 play() {
@@ -119,10 +128,6 @@ for row in "$@"; do
 	nano-sft-full)
 		imitate nano-sft-full oracle
 		record nano-sft-full --expert
-		;;
-	*)
-		echo "no row $row" >&2
-		exit 2
 		;;
 	esac
 done
