@@ -299,7 +299,7 @@ func TestServerEnds(t *testing.T) {
 			requireFault(t, sandboxes.FaultDied, err)
 			_, err = s.Tools(t.Context())
 			requireFault(t, sandboxes.FaultDied, err)
-			require.Less(t, time.Since(begin), 100*time.Millisecond)
+			require.Less(t, time.Since(begin), time.Second)
 		})
 	}
 }
