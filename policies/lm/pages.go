@@ -1,25 +1,30 @@
 package lm
 
-import "container/list"
+import (
+	"container/list"
+	"slices"
+)
 
-// pageSize is the number of tokens whose keys and values are in a page.
+// pageSize is the number of tokens in a page.
 const pageSize = 16
 
-// page holds the keys and values of consecutive tokens in all layers. A full one never changes, and whatever begins with the same
-// tokens shares it.
+// page holds what the model has made of consecutive tokens: their keys and values in all layers, and what comes out of the last one.
+// Tokens are added, and never change: all that begin with the same ones share the page, whatever else is in it.
 type page struct {
 	id     uint64
 	key    pageKey
-	shared bool      // it is found by its key
-	users  int       // streams that hold it
-	data   []float32 // for each layer and head of keys: keys as [headDim,pageSize], values as panels of [pageSize,16]
+	tokens [pageSize]int32
+	n      int // tokens that it has
+	ready  int // of these, those that have been through the model; the others are in this round
+	users  int // streams that hold it
+	data   []float32
 	unused *list.Element
 }
 
-// pageKey says which tokens a page is of: its own, after those of another and all before that.
+// pageKey is what pages are looked for by: what they come after, and how they begin.
 type pageKey struct {
-	after  uint64 // 0: none
-	tokens [pageSize]int32
+	after uint64 // 0: none
+	first int32
 }
 
 // pages are those of all streams, and of streams that have ended, for whoever goes on with the same tokens. They are those of one
@@ -27,82 +32,77 @@ type pageKey struct {
 type pages struct {
 	size   int // floats in a page
 	last   uint64
-	known  map[pageKey]*page
+	known  map[pageKey][]*page
 	unused *list.List // of known pages that nobody holds, the longest so first
-	free   [][]float32
 }
 
 // maxUnused bounds the bytes in pages that nobody holds.
 const maxUnused = 256 << 20
 
 func (p *pages) clear() {
-	p.known, p.unused, p.free = map[pageKey]*page{}, list.New(), nil
+	p.known, p.unused = map[pageKey][]*page{}, list.New()
 }
 
-// find returns the page of a key and holds it, or nil.
-func (p *pages) find(k pageKey) *page {
-	g := p.known[k]
-	if g == nil {
-		return nil
+// find returns the page, and holds it, that has most of the tokens that come after another page, and more than so many. It may be nil.
+func (p *pages) find(after uint64, tokens []int32, more int) (best *page) {
+	for _, g := range p.known[pageKey{after, tokens[0]}] {
+		n := 0
+		for n < min(g.n, len(tokens)) && g.tokens[n] == tokens[n] {
+			n++
+		}
+		if n > more {
+			best, more = g, n
+		}
 	}
-	if g.users == 0 {
-		p.unused.Remove(g.unused)
-		g.unused = nil
+	if best != nil {
+		if best.users++; best.unused != nil {
+			p.unused.Remove(best.unused)
+			best.unused = nil
+		}
 	}
-	g.users++
-	return g
+	return best
 }
 
-// empty returns a page that nobody else holds.
-func (p *pages) empty() *page {
+// begin returns a new page that a token will be added to, after the first n of another.
+func (p *pages) begin(k pageKey, from *page, n int) *page {
+	g := &page{key: k, users: 1, n: n, ready: n}
 	p.last++
-	g := &page{id: p.last, users: 1}
-	switch {
-	case len(p.free) > 0:
-		g.data, p.free = p.free[len(p.free)-1], p.free[:len(p.free)-1]
-	case p.unused.Len()*p.size*4 >= maxUnused:
+	g.id = p.last
+	if p.unused.Len()*p.size*4 >= maxUnused {
 		g.data = p.forget()
-	default:
+	} else {
 		g.data = make([]float32, p.size)
 	}
+	if n > 0 {
+		copy(g.tokens[:n], from.tokens[:n])
+		copy(g.data, from.data)
+	}
+	p.known[k] = append(p.known[k], g)
 	return g
 }
 
 // forget drops the page that nobody has held for longest, and returns its memory.
 func (p *pages) forget() []float32 {
 	g := p.unused.Remove(p.unused.Front()).(*page)
-	delete(p.known, g.key)
+	all := p.known[g.key]
+	i := slices.Index(all, g)
+	if all = slices.Delete(all, i, i+1); len(all) > 0 {
+		p.known[g.key] = all
+	} else {
+		delete(p.known, g.key)
+	}
 	return g.data
 }
 
-// full makes a page known that has its last token now.
-func (p *pages) full(g *page, k pageKey) {
-	if p.known[k] == nil {
-		g.key, g.shared = k, true
-		p.known[k] = g
-	}
-}
-
 // drop lets go of a stream's pages, the last first: what others may begin with stays longest.
-func (p *pages) drop(held []*page) {
-	for i := len(held) - 1; i >= 0; i-- {
-		g := held[i]
-		if g.users--; g.users > 0 {
-			continue
-		}
+func (p *pages) drop(held ...*page) {
+	for _, g := range slices.Backward(held) {
 		// A page of weights that have changed is no longer among those that are known.
-		if g.shared && p.known[g.key] == g {
+		if g.users--; g.users == 0 && slices.Contains(p.known[g.key], g) {
 			g.unused = p.unused.PushBack(g)
-		} else if len(g.data) == p.size {
-			p.free = append(p.free, g.data)
 		}
 	}
-	for (p.unused.Len()+len(p.free))*p.size*4 > maxUnused {
-		if n := len(p.free); n > 0 {
-			p.free[n-1] = nil
-			p.free = p.free[:n-1]
-		} else {
-			p.forget()
-		}
+	for p.unused.Len()*p.size*4 > maxUnused {
+		p.forget()
 	}
 }

@@ -14,8 +14,9 @@ import (
 )
 
 // sampler answers requests. All that there are at a time go through the model together, a round after the other: one token each of
-// those that are being continued, and many of those whose prompt is still to be read. A prompt's beginning that has been read before,
-// for another request or an earlier turn, is not read again.
+// those that are being continued, and many of those whose prompt is still to be read. Tokens that have been through the model after the
+// same ones before, for another request or an earlier turn, do not go through it again: eight episodes of a group that all begin alike
+// cost what one does until they part.
 type sampler struct {
 	mu      sync.Mutex
 	waiting []*stream // that have come and are not in the work yet
@@ -23,8 +24,9 @@ type sampler struct {
 
 	// Of the goroutine that is running.
 	pages pages
-	of    int   // the changes of the weights that the pages are of
-	rows  []row // of the round
+	of    int       // the changes of the weights that the pages are of
+	rows  []row     // of the round: tokens that go through the model
+	heads []*stream // of the round: those that are given a token
 	bufs  [sampleBufs][]float32
 }
 
@@ -33,7 +35,7 @@ type stream struct {
 	ctx      context.Context
 	r        engine.Request
 	tokens   []int32 // the prompt, and the sample so far
-	done     int     // tokens whose keys and values are in pages
+	done     int     // tokens that are in pages
 	pages    []*page
 	rng      *rand.Rand
 	logProbs []float32
@@ -48,6 +50,8 @@ type row struct {
 	s        *stream
 	position int
 }
+
+func (r row) page() *page { return r.s.pages[r.position/pageSize] }
 
 const (
 	maxStreams = 256 // that are continued at a time
@@ -130,8 +134,7 @@ func (e *Engine) sample() {
 		}
 		s.mu.Unlock()
 		if s.pages.known == nil || s.of != e.changes { // what was read with other weights is of no use
-			c := e.config
-			s.pages.size = c.Layers * c.KVHeads * pageSize * (c.HeadDim + wide(c.HeadDim))
+			s.pages.size = e.pageFloats()
 			s.pages.clear()
 			s.of = e.changes
 		}
@@ -154,7 +157,7 @@ func (s *sampler) remove(active []*stream) []*stream {
 		if t.err == nil && t.finish == "" {
 			return false
 		}
-		s.pages.drop(t.pages)
+		s.pages.drop(t.pages...)
 		if t.each != nil {
 			close(t.each)
 		}
@@ -166,75 +169,56 @@ func (s *sampler) remove(active []*stream) []*stream {
 // round takes streams one step on.
 func (e *Engine) round(active []*stream) {
 	s := &e.sampler
-	s.rows = s.rows[:0]
-	reading := map[pageKey]bool{}
+	s.rows, s.heads = s.rows[:0], s.heads[:0]
 	for _, t := range active {
-		s.share(t)
-		n := len(t.tokens) - t.done
-		if n > 1 {
-			if n = min(n, maxRows-len(s.rows)); n <= 0 {
-				continue
-			}
-			// What another stream reads in this round is found in the next one.
-			if k, ok := t.next(); ok {
-				if reading[k] {
-					continue
-				}
-				reading[k] = true
-			}
-		}
-		for i := range n {
-			s.rows = append(s.rows, row{t, t.done + i})
-		}
+		s.plan(t)
 	}
-	logits, last := e.through()
+	logits := e.through()
 	vocab := e.config.Vocab
-	f32.Parallel(len(last), 1, func(lo, hi int) {
+	f32.Parallel(len(s.heads), 1, func(lo, hi int) {
 		var p picker
 		for i := lo; i < hi; i++ {
-			t := s.rows[last[i]].s
-			t.extend(&p, logits[i*vocab:(i+1)*vocab])
+			s.heads[i].extend(&p, logits[i*vocab:(i+1)*vocab])
 		}
 	})
-	for _, r := range s.rows {
-		r.s.done = r.position + 1
-		if r.s.done%pageSize == 0 {
-			at := r.position / pageSize
-			s.pages.full(r.s.pages[at], r.s.key(at))
-		}
-	}
 }
 
-// share takes the pages that a stream need not read. One token remains, for what follows it is to be known.
-func (s *sampler) share(t *stream) {
-	for {
-		k, ok := t.next()
-		if !ok || t.done+pageSize >= len(t.tokens) {
+// plan gives a stream pages for its tokens. Those that no page has are the round's rows.
+func (s *sampler) plan(t *stream) {
+	for ; t.done < len(t.tokens); t.done++ {
+		if len(s.rows) >= maxRows && t.done+1 < len(t.tokens) {
 			return
 		}
-		g := s.pages.find(k)
-		if g == nil {
-			return
+		at := t.done % pageSize
+		if at == 0 {
+			t.pages = append(t.pages, nil)
 		}
-		t.pages = append(t.pages, g)
-		t.done += pageSize
+		last := len(t.pages) - 1
+		own, g := t.tokens[last*pageSize:min((last+1)*pageSize, len(t.tokens))], t.pages[last]
+		if g == nil || at < g.n && g.tokens[at] != own[at] {
+			k := pageKey{first: own[0]}
+			if last > 0 {
+				k.after = t.pages[last-1].id
+			}
+			other := s.pages.find(k.after, own, at)
+			if other == nil {
+				if at > 0 && g.ready < at { // they part in what goes through the model in this round
+					return
+				}
+				other = s.pages.begin(k, g, at)
+			}
+			if t.pages[last] = other; g != nil {
+				s.pages.drop(g)
+			}
+			g = other
+		}
+		if at == g.n {
+			g.tokens[at] = own[at]
+			g.n++
+			s.rows = append(s.rows, row{t, t.done})
+		}
 	}
-}
-
-// next is the key of the page that a stream is to begin, if it has the tokens to fill it.
-func (t *stream) next() (pageKey, bool) {
-	if t.done%pageSize != 0 || t.done+pageSize > len(t.tokens) {
-		return pageKey{}, false
-	}
-	return t.key(t.done / pageSize), true
-}
-
-func (t *stream) key(at int) (k pageKey) {
-	if at > 0 {
-		k.after = t.pages[at-1].id
-	}
-	copy(k.tokens[:], t.tokens[at*pageSize:])
-	return k
+	s.heads = append(s.heads, t)
 }
 
 // extend samples a token.
@@ -281,18 +265,12 @@ func (s *sampler) buf(i, n int) []float32 {
 // wide is a head's size in panels.
 func wide(dim int) int { return (dim + f32.Width - 1) / f32.Width * f32.Width }
 
-// through takes the round's rows through the model. It returns the logits of those after which their stream has no token yet.
-func (e *Engine) through() (logits []float32, last []int) {
+// through takes the round's rows through the model. It returns the logits of what comes next in those streams that are given a token.
+func (e *Engine) through() (logits []float32) {
 	s, c, n := &e.sampler, e.config, len(e.sampler.rows)
 	d, q, kv, ff := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.Intermediate
 	longest := 0
-	for i, r := range s.rows {
-		if r.position%pageSize == 0 {
-			r.s.pages = append(r.s.pages, s.pages.empty())
-		}
-		if r.position+1 == len(r.s.tokens) {
-			last = append(last, i)
-		}
+	for _, r := range s.rows {
 		longest = max(longest, r.position+1)
 	}
 	sin, cos := e.rope.table(longest)
@@ -346,12 +324,18 @@ func (e *Engine) through() (logits []float32, last []int) {
 		linear(&b.down, h, gate)
 		addRows(x, h, d)
 	}
-	for i, at := range last {
-		f32.RMSNorm(h[i*d:(i+1)*d], x[at*d:(at+1)*d], e.norm.w, float32(c.Eps))
+	for i, r := range s.rows {
+		g := r.page()
+		copy(e.outOf(g, r.position%pageSize), x[i*d:(i+1)*d])
+		g.ready = g.n
 	}
-	logits = s.buf(sampleLogits, len(last)*c.Vocab)
-	e.head.mul(logits, h[:len(last)*d], len(last))
-	return logits, last
+	h = s.buf(sampleNorm, len(s.heads)*d)
+	for i, t := range s.heads {
+		f32.RMSNorm(h[i*d:(i+1)*d], e.outOf(t.pages[len(t.pages)-1], (t.done-1)%pageSize), e.norm.w, float32(c.Eps))
+	}
+	logits = s.buf(sampleLogits, len(s.heads)*c.Vocab)
+	e.head.mul(logits, h, len(s.heads))
+	return logits
 }
 
 // turn norms a query or key, where there is a norm, and rotates it.
@@ -365,6 +349,19 @@ func turn(x, line []float32, norm *tensor, cos, sin []float32, eps float32) {
 	rotate(x[:half], x[half:], line[:half], line[half:], cos, sin)
 }
 
+// A page has, for each layer and head of keys, keys as [headDim,pageSize] and values as panels of [pageSize,16], and after them what comes
+// out of the last layer, as [pageSize,hidden].
+func (e *Engine) pageFloats() int {
+	c := e.config
+	return c.Layers*c.KVHeads*pageSize*(c.HeadDim+wide(c.HeadDim)) + pageSize*c.Hidden
+}
+
+// outOf is what comes out of the last layer for a token in a page.
+func (e *Engine) outOf(g *page, at int) []float32 {
+	d := e.config.Hidden
+	return g.data[len(g.data)-(pageSize-at)*d:][:d]
+}
+
 // pageHead is the keys and values of a head in a page.
 func (e *Engine) pageHead(g *page, layer, head int) (keys, values []float32) {
 	k, v := e.config.HeadDim*pageSize, wide(e.config.HeadDim)*pageSize
@@ -375,7 +372,7 @@ func (e *Engine) pageHead(g *page, layer, head int) (keys, values []float32) {
 // store puts a row's keys and values of a layer into its page.
 func (e *Engine) store(r row, layer int, ks, vs []float32) {
 	dim, at := e.config.HeadDim, r.position%pageSize
-	g := r.s.pages[r.position/pageSize]
+	g := r.page()
 	for head := range e.config.KVHeads {
 		keys, values := e.pageHead(g, layer, head)
 		k, v := ks[head*dim:(head+1)*dim], vs[head*dim:(head+1)*dim]

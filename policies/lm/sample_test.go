@@ -116,32 +116,57 @@ func TestSharing(t *testing.T) {
 			}
 			e.sampler.mu.Lock()
 			defer e.sampler.mu.Unlock()
-			for _, g := range e.sampler.pages.known {
-				require.Zero(t, g.users, "a page that nobody holds any more")
+			known := 0
+			for _, all := range e.sampler.pages.known {
+				for _, g := range all {
+					require.Zero(t, g.users, "a page that nobody holds any more")
+					require.Equal(t, g.n, g.ready)
+					known++
+				}
 			}
-			require.Equal(t, len(e.sampler.pages.known), e.sampler.pages.unused.Len())
+			require.Equal(t, known, e.sampler.pages.unused.Len())
 		})
 	}
 }
 
-// TestSharedWork counts what goes through the model.
+// Tokens that come after the same ones are in a page once, whether their requests come together or one after the other.
 func TestPagesAreFound(t *testing.T) {
-	e, err := Open(folder("qwen3-tied"), Options{})
-	require.NoError(t, err)
 	prompt := promptsOf(rand.New(rand.NewPCG(2, 0)), 200, 1)[0]
 	for len(prompt) < 100 {
 		prompt = append(prompt, int32(len(prompt)))
 	}
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			_, err := e.Generate(context.Background(), engine.Request{Prompt: prompt, MaxTokens: 30, Temperature: 1, Seed: uint64(i), Stops: []int32{}})
-			require.NoError(t, err)
-		})
+	for _, c := range []struct {
+		name        string
+		temperature float64
+		most        int
+	}{
+		{"all the same", 0, 9}, // 100 + 29 tokens
+		{"until they part", 1, 6 + 8*3},
+	} {
+		for _, together := range []bool{true, false} {
+			t.Run(fmt.Sprint(c.name, ", together ", together), func(t *testing.T) {
+				e, err := Open(folder("qwen3-tied"), Options{})
+				require.NoError(t, err)
+				var wg sync.WaitGroup
+				for i := range 8 {
+					wg.Go(func() {
+						_, err := e.Generate(context.Background(), engine.Request{Prompt: prompt, MaxTokens: 30, Temperature: c.temperature, Seed: uint64(i), Stops: []int32{}})
+						require.NoError(t, err)
+					})
+					if !together {
+						wg.Wait()
+					}
+				}
+				wg.Wait()
+				known := 0
+				for _, all := range e.sampler.pages.known {
+					known += len(all)
+				}
+				require.LessOrEqual(t, known, c.most)
+				require.GreaterOrEqual(t, known, 9)
+			})
+		}
 	}
-	wg.Wait()
-	require.Less(t, len(e.sampler.pages.known), 6+8*3, "the prompt's pages are there once")
-	require.GreaterOrEqual(t, len(e.sampler.pages.known), 6)
 }
 
 func TestPagesForget(t *testing.T) {
@@ -151,21 +176,19 @@ func TestPagesForget(t *testing.T) {
 	var held []*page
 	after := uint64(0)
 	for i := range 6 {
-		g := p.empty()
-		k := pageKey{after: after}
-		k.tokens[0] = int32(i)
-		p.full(g, k)
+		g := p.begin(pageKey{after, int32(i)}, nil, 0)
+		g.tokens[0], g.n, g.ready = int32(i), 1, 1
 		after = g.id
 		held = append(held, g)
 	}
-	p.drop(held)
+	p.drop(held...)
 	require.Len(t, p.known, 4)
 	require.Equal(t, 4, p.unused.Len())
-	g := p.find(pageKey{tokens: [pageSize]int32{0: 0}})
+	g := p.find(0, []int32{0}, 0)
 	require.Same(t, held[0], g, "the beginning stays longest")
-	require.Nil(t, p.find(held[5].key))
-	require.Nil(t, p.find(held[4].key))
-	p.drop([]*page{g})
+	require.Nil(t, p.find(held[4].id, []int32{5}, 0))
+	require.Nil(t, p.find(held[3].id, []int32{4}, 0))
+	p.drop(g)
 	require.Equal(t, 4, p.unused.Len())
 }
 
