@@ -9,6 +9,8 @@
 //     there is nothing to learn takes no step of the optimiser, where others go on by momentum.
 //   - Means are over all sequences of an update, however many passes these need: TRL's accumulation of gradients, with one process. Only
 //     TopEntropy looks at each pass by itself, as it does there.
+//   - The updates of an epoch are of whole groups, as far as that comes out even (as in verl), where TRL shuffles episodes. Members begin
+//     alike, and what they share goes through a pass once.
 //   - Logarithms of ratios are bounded by 20 on both sides (as verl does), so that none overflows. There is no gradient beyond.
 //   - A group with void episodes is completed or left out whole. An episode that was not scored is no part of the group's baseline, and
 //     has no advantage (as in TRL 1.16).

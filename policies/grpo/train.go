@@ -259,12 +259,9 @@ func (t *trainer) learn(ctx context.Context, rows []*row) (map[string]float64, e
 	line := map[string]float64{"train/learning_rate": o.Rate}
 	var loss, norm Mean
 	for epoch := range t.Epochs {
-		order := rand.New(rand.NewPCG(seedOf(t.Seed, seedUpdates, t.state.Step, epoch), 0)).Perm(len(rows))
+		order := shuffled(rows, seedOf(t.Seed, seedUpdates, t.state.Step, epoch))
 		for u := range t.Updates {
-			var part []*row
-			for _, i := range order[u*len(rows)/t.Updates : (u+1)*len(rows)/t.Updates] {
-				part = append(part, rows[i])
-			}
+			part := order[u*len(rows)/t.Updates : (u+1)*len(rows)/t.Updates]
 			of := Size{float64(len(part)), float64(own(part))}
 			if t.parts().mean == "batch" {
 				of.Tokens = float64(own(rows)) / float64(t.Updates)
@@ -296,6 +293,22 @@ func (t *trainer) learn(ctx context.Context, rows []*row) (map[string]float64, e
 		}
 	}
 	return line, nil
+}
+
+// shuffled has the groups in a random order. Their members stay together, since they begin alike.
+func shuffled(rows []*row, seed uint64) (out []*row) {
+	of := map[string][]*row{}
+	var groups []string
+	for _, r := range rows {
+		if of[r.group] == nil {
+			groups = append(groups, r.group)
+		}
+		of[r.group] = append(of[r.group], r)
+	}
+	for _, i := range rand.New(rand.NewPCG(seed, 0)).Perm(len(groups)) {
+		out = append(out, of[groups[i]]...)
+	}
+	return out
 }
 
 func own(rows []*row) (n int) {
