@@ -35,6 +35,7 @@ type Config struct {
 	Whiten     bool    `json:"whiten"`     // advantages are divided by their own deviation in the batch, at last
 
 	// What samples are worth.
+	Bypass        bool       `json:"bypass"`         // ratios are to the probabilities that the sampler gave, which are not computed anew (as verl's mode of this name)
 	Correction    Correction `json:"correction"`     // of the difference between sampling and training
 	OffPolicy     float64    `json:"off_policy"`     // sequences that failed and have become less likely by more than this, per token, are left out (DeepSeek-V3.2); 0: none
 	MaskTruncated bool       `json:"mask_truncated"` // a sequence that was cut off within a turn carries no loss
@@ -189,6 +190,10 @@ func (c Config) checkTerms() error {
 		return fmt.Errorf("off_policy of %v", c.OffPolicy)
 	case c.Overlong != (Overlong{}) && !(0 < c.Overlong.Cache && c.Overlong.Cache < c.Overlong.Max):
 		return fmt.Errorf("overlong of %+v", c.Overlong)
+	case c.Bypass && m.Mode != "":
+		return errors.New("bypass with a correction: ratios are to what was sampled already")
+	case c.Bypass && c.rewardKL():
+		return fmt.Errorf("%s: bypass is of no use: kl needs the probabilities anyhow", c.Loss)
 	case m.Mode == "" && m != (Correction{}):
 		return errors.New("correction: mode needed")
 	case m.Mode != "" && !slices.Contains([]string{"token_truncate", "token_mask", "sequence_truncate", "sequence_mask"}, m.Mode):

@@ -343,6 +343,8 @@ func TestValidate(t *testing.T) {
 		"top_entropy of 1":              {"grpo", func(c *Config) { c.TopEntropy = 1 }},
 		"off_policy of -1":              {"grpo", func(c *Config) { c.OffPolicy = -1 }},
 		"overlong of":                   {"grpo", func(c *Config) { c.Overlong = Overlong{20, 20} }},
+		"bypass with a correction":      {"grpo", func(c *Config) { c.Bypass, c.Correction = true, Correction{"token_mask", 0, 2} }},
+		"bypass is of no use":           {"rloo", func(c *Config) { c.Bypass, c.KL = true, 0.1 }},
 		"correction: mode needed":       {"grpo", func(c *Config) { c.Correction.Max = 2 }},
 		"correction: no mode":           {"grpo", func(c *Config) { c.Correction = Correction{"mask", 0, 2} }},
 		"ratios from 0 to 0.5":          {"grpo", func(c *Config) { c.Correction = Correction{"token_mask", 0, 0.5} }},

@@ -43,7 +43,7 @@ func Plan(c Config, r Rates) Estimate {
 	episodes := float64(e.Episodes + e.EvalEpisodes)
 	e.Sampled, e.Trained = episodes*r.Own, float64(e.Episodes*c.Epochs)*r.Tokens
 	passes := 3 * float64(c.Epochs)
-	if c.Epochs*c.Updates > 1 || c.rewardKL() {
+	if !c.Bypass && c.Epochs*c.Updates > 1 || c.rewardKL() {
 		passes++
 	}
 	if c.KL > 0 {

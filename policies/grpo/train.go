@@ -243,8 +243,12 @@ func (t *trainer) learn(ctx context.Context, rows []*row) (map[string]float64, e
 	if err := t.advantages(rows); err != nil {
 		return nil, err
 	}
-	// Where there is one update the weights that sampled are those that learn: the ratio is 1, and old log-probabilities need no pass.
-	if t.Epochs*t.Updates > 1 && !t.rewardKL() {
+	switch {
+	case t.Bypass:
+		if err := bypass(t.active(rows)); err != nil {
+			return nil, err
+		}
+	case t.Epochs*t.Updates > 1 && !t.rewardKL(): // of a single update the ratio is 1, and needs no pass
 		if err := t.forward(ctx, t.active(rows), false); err != nil {
 			return nil, err
 		}
@@ -357,6 +361,19 @@ func (t *trainer) penalise(ctx context.Context, rows []*row, measured *Mean) err
 			}
 		}
 		r.reward = &reward
+	}
+	return nil
+}
+
+// bypass takes the sampler's log-probabilities for those of the policy as it was.
+func bypass(rows []*row) error {
+	for _, r := range rows {
+		for k, in := range r.Mask {
+			if in && math.IsNaN(float64(r.LogProbs[k])) {
+				return fmt.Errorf("bypass: the sampler gave no probability of a token of %s", r.group)
+			}
+		}
+		r.old = r.LogProbs
 	}
 	return nil
 }
