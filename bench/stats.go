@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // PassHatK estimates pass^k, the chance that k fresh trials of one task all pass, from c passes in n trials:
@@ -226,37 +228,8 @@ func PairedPermutation(a, b []float64, seed uint64) float64 {
 	return float64(hits+1) / (permutationResamples + 1)
 }
 
-// within is the chance that a variable of Student's t distribution lies within t of 0 (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4:
-// a finite sum, since the degrees of freedom are whole).
-func within(t float64, freedom int) float64 {
-	angle := math.Atan(math.Abs(t) / math.Sqrt(float64(freedom)))
-	sin, cos := math.Sincos(angle)
-	sum, term := 0.0, 1.0
-	if freedom%2 == 1 {
-		term = cos
-	}
-	for i := freedom % 2; i < freedom-1; i += 2 {
-		sum += term
-		term *= cos * cos * float64(i+1) / float64(i+2)
-	}
-	if freedom%2 == 1 {
-		return 2 / math.Pi * (angle + sin*sum)
-	}
-	return sin * sum
-}
-
-// student95 is the 97.5 % quantile of Student's t distribution.
-func student95(freedom int) float64 {
-	low, high := 0.0, 13.0 // 12.7 for one degree of freedom
-	for range 60 {
-		if mid := (low + high) / 2; within(mid, freedom) < 0.95 {
-			low = mid
-		} else {
-			high = mid
-		}
-	}
-	return low
-}
+// student is Student's t distribution with so many degrees of freedom.
+func student(freedom int) distuv.StudentsT { return distuv.StudentsT{Sigma: 1, Nu: float64(freedom)} }
 
 // Across is the 95 % interval of the mean of values that are independent, such as the success rates of a policy that was trained
 // anew from several seeds: the t interval (Student 1908, Biometrika 6:1-25). One value says nothing of how much they vary: both ends
@@ -266,7 +239,7 @@ func Across(values []float64) Interval {
 		return Interval{math.Inf(-1), math.Inf(1)}
 	}
 	m, e := meanError(values)
-	half := student95(len(values)-1) * e
+	half := student(len(values)-1).Quantile(0.975) * e
 	return Interval{m - half, m + half}
 }
 
@@ -323,8 +296,9 @@ func TwoWay(differences [][]float64) (Difference, error) {
 		}
 		return Difference{m, Interval{m, m}, p}, nil
 	}
-	half := student95(freedom) * e
-	return Difference{m, Interval{m - half, m + half}, max(0, 1-within(m/e, freedom))}, nil
+	t := student(freedom)
+	half := t.Quantile(0.975) * e
+	return Difference{m, Interval{m - half, m + half}, 2 * t.CDF(-math.Abs(m/e))}, nil
 }
 
 // Tie says whether a paired test leaves two rows unranked: p is at least 0.05.
