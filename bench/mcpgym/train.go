@@ -209,6 +209,9 @@ func (g given) config(set func(flag string) bool) (c grpo.Config, err error) {
 	c.Epochs, c.Updates = cmp.Or(g.epochs, c.Epochs), cmp.Or(g.updates, c.Updates)
 	c.Temperature, c.Optim.Rate = cmp.Or(g.temperature, c.Temperature), cmp.Or(g.rate, c.Optim.Rate)
 	c.Eval = cmp.Or(g.evalEvery, max(1, c.Steps/10))
+	if g.bypass { // there is no difference to correct
+		c.Correction = grpo.Correction{}
+	}
 	if g.preset == "founding" {
 		c.Tasks = max(c.Groups, c.Steps*c.Groups/3) // three epochs
 	}

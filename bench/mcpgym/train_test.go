@@ -210,6 +210,10 @@ func TestTrainFlags(t *testing.T) {
 		{"--loss dr_grpo --std batch", func(c *grpo.Config) { c.Std = "batch" }},
 		{"--epochs 2 --updates 3", func(c *grpo.Config) { c.Epochs, c.Updates = 2, 3 }},
 		{"--bypass", func(c *grpo.Config) { c.Bypass = true }},
+		{"--preset trl --bypass", func(c *grpo.Config) {
+			*c = grpo.Trl()
+			c.Steps, c.Eval, c.Bypass, c.Correction = 30, 3, true, grpo.Correction{}
+		}},
 		{"--entropy 0.01", func(c *grpo.Config) { c.Entropy = 0.01 }},
 		{"--epsilon-high 4", func(c *grpo.Config) { c.EpsilonHigh = 4 }},
 		{"--loss dapo --epsilon-high 0.28", func(c *grpo.Config) { c.EpsilonHigh = 0.28 }},
