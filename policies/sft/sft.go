@@ -229,7 +229,7 @@ func (t *trainer) step(ctx context.Context) error {
 // examples are those of a step, counted from 0, by length.
 //
 // A model of random weights learns late to copy out of a long text, since at first it looks at all tokens alike. Short examples first
-// (Bengio et al. 2009, Pretrain Learning), and all of their tokens, bring that forward.
+// (Bengio et al. 2009, Curriculum Learning), and all of their tokens, bring that forward.
 func (t *trainer) examples(step int) []Example {
 	var out []Example
 	if step < t.Pretrain {
