@@ -48,13 +48,14 @@ type training struct {
 
 // given is what flags say of a grpo.Config. Of the first ones 0 is what the preset has.
 type given struct {
-	preset, loss, std, schedule                       string
-	groups, group, maxTokens, epochs, updates, warmup int
-	rate, temperature, entropy, epsilonHigh           float64
-	bypass                                            bool
-	kl                                                float64
-	steps, evalEvery, evalEpisodes                    int
-	seed                                              uint64
+	preset, loss, std, schedule             string
+	groups, group, dynamic                  int
+	maxTokens, epochs, updates, warmup      int
+	rate, temperature, entropy, epsilonHigh float64
+	bypass                                  bool
+	kl                                      float64
+	steps, evalEvery, evalEpisodes          int
+	seed                                    uint64
 }
 
 func trainCommand() *cobra.Command {
@@ -107,6 +108,7 @@ func (g *given) flags(c *cobra.Command) {
 	f.IntVar(&g.steps, "steps", 100, "steps to take")
 	f.IntVar(&g.groups, "groups", 0, "tasks a step (default the preset's)")
 	f.IntVar(&g.group, "group", 0, "episodes a task (default the preset's)")
+	f.IntVar(&g.dynamic, "dynamic", 0, "groups whose episodes all earn the same are replaced, until so many times --groups have been played (DAPO); 0: they are kept")
 	f.BoolVar(&g.bypass, "bypass", false, "ratios are to the probabilities that were sampled with, not to ones computed anew: a quarter less work for several updates")
 	f.IntVar(&g.epochs, "epochs", 0, "times that the episodes of a step are learned (default the preset's)")
 	f.IntVar(&g.updates, "updates", 0, "updates of the weights that the episodes of a step are divided into (default the preset's)")
@@ -201,10 +203,13 @@ func (g given) config(set func(flag string) bool) (c grpo.Config, err error) {
 		return c, fmt.Errorf("--group is %d, want 2 or more: an episode is compared with the others of its task", g.group)
 	case g.evalEpisodes < 0:
 		return c, fmt.Errorf("--eval-episodes is %d, want 0 or more", g.evalEpisodes)
+	case g.dynamic < 0:
+		return c, fmt.Errorf("--dynamic is %d, want 0 or more", g.dynamic)
 	case g.warmup < 0 || g.warmup > g.steps:
 		return c, fmt.Errorf("--warmup is %d, want 0 to %d, the --steps", g.warmup, g.steps)
 	}
 	c.Steps, c.Seed, c.KL, c.EvalTasks, c.Bypass = g.steps, g.seed, g.kl, g.evalEpisodes, g.bypass
+	c.Dynamic = cmp.Or(g.dynamic, c.Dynamic)
 	c.Groups, c.Group, c.MaxTokens = cmp.Or(g.groups, c.Groups), cmp.Or(g.group, c.Group), cmp.Or(g.maxTokens, c.MaxTokens)
 	c.Epochs, c.Updates = cmp.Or(g.epochs, c.Epochs), cmp.Or(g.updates, c.Updates)
 	c.Temperature, c.Optim.Rate = cmp.Or(g.temperature, c.Temperature), cmp.Or(g.rate, c.Optim.Rate)

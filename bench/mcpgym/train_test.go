@@ -209,6 +209,7 @@ func TestTrainFlags(t *testing.T) {
 		{"--std none", func(c *grpo.Config) { c.Std = "none" }},
 		{"--loss dr_grpo --std batch", func(c *grpo.Config) { c.Std = "batch" }},
 		{"--epochs 2 --updates 3", func(c *grpo.Config) { c.Epochs, c.Updates = 2, 3 }},
+		{"--dynamic 3", func(c *grpo.Config) { c.Dynamic = 3 }},
 		{"--bypass", func(c *grpo.Config) { c.Bypass = true }},
 		{"--preset trl --bypass", func(c *grpo.Config) {
 			*c = grpo.Trl()
@@ -279,6 +280,7 @@ func TestTrainOnEpisodesWrongInput(t *testing.T) {
 		{good + " --loss sapo --epsilon-high 0.2", []string{"sapo: ", "epsilon_high", "nothing is clipped"}},
 		{good + " --loss cispo --epsilon-high 0.2", []string{"cispo: epsilon_high of 0.2"}},
 		{good + " --schedule fast", []string{`no schedule "fast", only cosine, linear, constant`}},
+		{good + " --dynamic -1", []string{"--dynamic is -1, want 0 or more"}},
 		{good + " --warmup -1", []string{"--warmup is -1, want 0 to 100"}},
 		{good + " --steps 5 --warmup 6", []string{"--warmup is 6, want 0 to 5, the --steps"}},
 		{good + " --kl 0.1", []string{"--kl is for --lora-rank"}},
