@@ -49,6 +49,7 @@ const (
 	givesUp  = 0.35 // of errors that a member has earned: it answers from what it has seen. Else it goes back to the first call that it has not made right
 	lucky    = 0.1  // of values that it needs and has not seen: guessed right
 	abstains = 0.1  // of answers for which not all was seen
+	terse    = 0.4  // of its episodes: it does not write down what the solution does on the way to a call or an answer
 	patience = 3    // errors that it has earned, after which it answers
 )
 
@@ -82,6 +83,7 @@ type crowd struct {
 	at        int       // turn of the solution
 	played    int       // turns
 	calls     int
+	terse     bool
 	errors    int  // earned
 	altered   bool // the world may not be what the solution has seen
 }
@@ -114,7 +116,7 @@ func newCrowd(ep Episode, task envs.Task) (*crowd, error) {
 	for _, m := range members {
 		all = append(all, slices.Repeat([]member{m}, m.share)...)
 	}
-	c.member = all[c.IntN(len(all))]
+	c.member, c.terse = all[c.IntN(len(all))], c.draw(terse)
 	return c, nil
 }
 
@@ -148,8 +150,12 @@ func (c *crowd) act(_ context.Context, o envs.Observation) (envs.Action, error) 
 			calls, c.made = append(calls, call), append(c.made, attempt{at, exact, same})
 		}
 		if len(calls) > 0 {
+			a := envs.Action{Calls: calls}
+			if c.writes(place{c.at, 0}) && !slices.ContainsFunc(c.made, func(m attempt) bool { return !m.exact }) {
+				a.Text = c.turns[c.at].Text
+			}
 			c.at++
-			return envs.Action{Calls: calls}, nil
+			return a, nil
 		}
 	}
 	return c.answer(), nil
@@ -179,6 +185,9 @@ func (c *crowd) look(o envs.Observation) (wrong int) {
 	c.seen = append(c.seen, c.last...)
 	return wrong
 }
+
+// writes says that the member has seen what the solution makes of the results before a place, and writes it down.
+func (c *crowd) writes(end place) bool { return !c.terse && c.sawAll(end) && !c.altered }
 
 // sawAll says whether every call of the solution before a place was made right.
 func (c *crowd) sawAll(end place) bool {
@@ -356,19 +365,21 @@ func (c *crowd) noArgument(args map[string]any) string {
 	}
 }
 
-// answer is the member's final answer.
+// answer is the member's final answer. What the solution writes down before it goes with one that it makes right.
 func (c *crowd) answer() envs.Action {
-	head, line, ok := strings.Cut(c.final, "ANSWER: ")
+	_, line, ok := strings.Cut(c.final, answerMark)
 	if !ok {
 		return envs.Action{Text: c.final}
 	}
 	all := c.sawAll(place{len(c.turns), 0}) && !c.altered
 	wrong := all && c.draw(c.misread)
 	switch {
-	case all && !wrong:
+	case all && !wrong && !c.terse:
 		return envs.Action{Text: c.final}
+	case all && !wrong:
+		return envs.Action{Text: answerMark + line}
 	case !all && c.draw(abstains):
-		return envs.Action{Text: head + "ANSWER: " + noData}
+		return envs.Action{Text: answerMark + noData}
 	}
 	values := strings.Split(line, "; ")
 	for i, v := range values {
@@ -383,7 +394,7 @@ func (c *crowd) answer() envs.Action {
 		}
 		values[i] = strings.Join(items, ", ")
 	}
-	return envs.Action{Text: head + "ANSWER: " + strings.Join(values, "; ")}
+	return envs.Action{Text: answerMark + strings.Join(values, "; ")}
 }
 
 // other is another value of a kind, out of the first pool that has one, or made up.

@@ -38,11 +38,12 @@ import (
 type Lexical struct{}
 
 const (
-	maxCalls = 15 // in an episode
-	maxGoals = 2  // tools tried as the one with the answer
-	maxPages = 6  // of one list
-	maxDepth = 3  // of calls that only serve to fill a parameter
-	noData   = "no data"
+	maxCalls   = 15         // in an episode
+	maxGoals   = 2          // tools tried as the one with the answer
+	maxPages   = 6          // of one list
+	maxDepth   = 3          // of calls that only serve to fill a parameter
+	answerMark = "ANSWER: " // before the values of an answer
+	noData     = "no data"
 )
 
 // Start returns an agent. It chooses nothing at random.
@@ -214,7 +215,7 @@ func (l *lexical) act(_ context.Context, o envs.Observation) (envs.Action, error
 	calls, answer := l.plan()
 	calls = calls[:max(0, min(len(calls), maxCalls-tries))]
 	if len(calls) == 0 {
-		return envs.Action{Text: "ANSWER: " + cmp.Or(answer, noData)}, nil
+		return envs.Action{Text: answerMark + cmp.Or(answer, noData)}, nil
 	}
 	var a envs.Action
 	for i, m := range calls {

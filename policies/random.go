@@ -61,7 +61,7 @@ func (r *random) act(_ context.Context, o envs.Observation) (envs.Action, error)
 			}
 		}
 	}
-	return envs.Action{Text: "ANSWER: " + r.answer()}, nil
+	return envs.Action{Text: answerMark + r.answer()}, nil
 }
 
 // answer is a value that was seen, sometimes two.

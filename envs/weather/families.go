@@ -112,11 +112,9 @@ func compare(d *draft) bool {
 	if ta == tb {
 		return false
 	}
-	warmer := a
-	if tb.Units > ta.Units {
-		warmer = b
-	}
-	d.answer = []rewards.Value{text(warmer.City), number(diff(ta, tb), a.TemperatureUnit())}
+	both := []weather.Station{a, b}
+	at, _ := best(d, both, cityOf, func(s weather.Station) fmt.Stringer { return d.w.Current(s).Temperature }, 1)
+	d.answer = []rewards.Value{text(both[at].City), number(d.diff(ta, tb), a.TemperatureUnit())}
 	return d.ask([]string{
 		"Which is warmer now, {a} in {ca} or {b} in {cb}, and by how many degrees? Give the city and the difference.",
 		"Compare the current temperature in {a} ({ca}) with that in {b} ({cb}): name the warmer city and the difference.",
@@ -154,21 +152,28 @@ func regionMax(d *draft) bool {
 	if name == "temperature" && d.IntN(2) == 0 {
 		sign, word = -1, "coldest"
 	}
-	readings := make([]weather.Current, len(all))
-	for i, s := range all {
-		readings[i] = d.current(s, name)
+	for _, s := range all {
+		d.current(s, name)
 	}
-	at, unique := best(readings, func(c weather.Current) int64 { return sign * units(f.get(c)) })
+	reading := func(s weather.Station) fmt.Stringer { return f.get(d.w.Current(s)) }
+	at, unique := best(d, all, cityOf, reading, sign)
 	if !unique {
 		return false
 	}
-	d.answer = []rewards.Value{text(all[at].City), number(f.get(readings[at]), f.unit(all[at]))}
+	d.answer = []rewards.Value{text(all[at].City), number(reading(all[at]), f.unit(all[at]))}
 	return d.ask([]string{
 		"Which city in the region {region} of {country} is the {word} right now, and what does its station measure? Give the city and the {field}.",
 		"Find the {word} place in {region}, {country} at the moment. I want the city and its {field}.",
 		"Among all stations in {region} ({country}), where is it {word} now? City, then {field}.",
 		"Of all cities in {region}, {country}: name the {word} one at this moment, with its {field}.",
 	}, "{word}", word, "{region}", region, "{country}", country, "{field}", f.words[0])
+}
+
+func yes(is bool) string {
+	if is {
+		return "yes"
+	}
+	return "no"
 }
 
 func units(v fmt.Stringer) int64 {
@@ -211,6 +216,7 @@ func threshold(d *draft) bool {
 	}
 	for _, day := range days[:at+1] {
 		d.needDay("get_daily_forecast", s, day, "high")
+		d.write("%s: %s, %s", day.Date, day.High, yes(day.High.Units > limit*10))
 	}
 	d.answer = []rewards.Value{date(days[at].Date), number(days[at].High, s.TemperatureUnit())}
 	return d.ask([]string{
@@ -241,6 +247,7 @@ func dateArithmetic(d *draft) bool {
 	hour := d.IntN(24)
 	d.call("get_time", map[string]any{})
 	d.search(s)
+	d.count(day)
 	d.call("get_hourly_forecast", map[string]any{"station_id": s.ID, "date": day.Format(time.DateOnly), "from_hour": hour})
 	h := d.w.Hourly(s, day.Add(time.Duration(hour)*time.Hour))
 	f := fact("get_hourly_forecast", "station_id", s.ID, "date", day.Format(time.DateOnly), "hour", hour, "temperature", h.Temperature)
@@ -272,7 +279,7 @@ func driestDay(d *draft) bool {
 	if d.IntN(2) == 0 {
 		sign, word = 1, "most"
 	}
-	at, unique := best(days, func(x weather.Day) int64 { return sign * x.Precipitation.Units })
+	at, unique := best(d, days, dateOf, func(x weather.Day) fmt.Stringer { return x.Precipitation }, sign)
 	if !unique {
 		return false
 	}
@@ -311,9 +318,8 @@ func plan(d *draft) bool {
 		return false
 	}
 	low, wind := days[d.IntN(7)].High.Units/10, days[d.IntN(7)].WindMax.Units
-	fits := func(day weather.Day) bool {
-		return day.High.Units >= low*10 && day.WindMax.Units <= wind
-	}
+	warm, calm := func(day weather.Day) bool { return day.High.Units >= low*10 }, func(day weather.Day) bool { return day.WindMax.Units <= wind }
+	fits := func(day weather.Day) bool { return warm(day) && calm(day) }
 	at, alerted := -1, false
 	for i, day := range days {
 		if fits(day) && !warned(day) {
@@ -327,6 +333,14 @@ func plan(d *draft) bool {
 	}
 	for _, day := range days[:at+1] {
 		d.needDay("get_daily_forecast", s, day, "high", "wind_max")
+		line := fmt.Sprintf("%s: high %s %s", day.Date, day.High, yes(warm(day)))
+		if warm(day) {
+			line += fmt.Sprintf(", wind %s %s", day.WindMax, yes(calm(day)))
+		}
+		if fits(day) {
+			line += ", alert " + yes(warned(day))
+		}
+		d.write("%s", line)
 	}
 	d.need(fact("get_alerts", "country", s.Country))
 	d.answer = []rewards.Value{date(days[at].Date), number(days[at].High, s.TemperatureUnit())}
@@ -365,11 +379,17 @@ func namesake(d *draft) bool {
 	}
 	d.search(s)
 	name, word, f := d.field("temperature", "humidity_pct", "pressure_hpa", "wind_speed")
-	d.answer = []rewards.Value{number(f.get(d.current(s, name)), f.unit(s))}
-	where := s.Country
+	place := func(s weather.Station) string { return s.Country }
 	if d.IntN(2) == 0 {
-		where = s.Region
+		place = func(s weather.Station) string { return s.Region }
 	}
+	where := place(s)
+	for _, o := range d.w.Stations {
+		if o.City == s.City {
+			d.write("%s: %s, %s, %s", o.ID, o.Region, o.Country, yes(place(o) == where))
+		}
+	}
+	d.answer = []rewards.Value{number(f.get(d.current(s, name)), f.unit(s))}
 	return d.ask([]string{
 		"There are two places called {city}. What {word} is measured now in the one in {where}?",
 		"I mean {city} in {where}, not the other one: what is the {word} at the moment?",
@@ -418,6 +438,7 @@ func busyArchive(d *draft) bool {
 	for _, day := range days {
 		d.needDay("get_history", s, day, "precipitation")
 		sum.Units += day.Precipitation.Units
+		d.write("%s: %s, total %s", day.Date, day.Precipitation, sum)
 	}
 	if sum.Units == 0 {
 		return false
@@ -440,7 +461,7 @@ func historyMax(d *draft) bool {
 	d.search(s)
 	n := 6 + d.IntN(5)
 	days := d.history(s, d.past(n), n)
-	at, unique := best(days, func(x weather.Day) int64 { return x.High.Units })
+	at, unique := best(d, days, dateOf, highOf, 1)
 	if !unique {
 		return false
 	}
@@ -456,6 +477,9 @@ func historyMax(d *draft) bool {
 	}, "{city}", s.City, "{country}", s.Country, "{from}", days[0].Date, "{to}", days[n-1].Date)
 }
 
+// minutes is how the service writes times.
+const minutes = "2006-01-02T15:04"
+
 // How long an alert lasts.
 func alertDuration(d *draft) bool {
 	if len(d.w.Alerts) == 0 {
@@ -463,7 +487,16 @@ func alertDuration(d *draft) bool {
 	}
 	a := d.w.Alerts[d.IntN(len(d.w.Alerts))]
 	d.call("get_alerts", map[string]any{"country": a.Country})
-	d.need(fact("get_alerts", "country", a.Country, "region", a.Region, "kind", a.Kind, "starts", a.Starts.Format("2006-01-02T15:04"), "ends", a.Ends.Format("2006-01-02T15:04")))
+	d.need(fact("get_alerts", "country", a.Country, "region", a.Region, "kind", a.Kind, "starts", a.Starts.Format(minutes), "ends", a.Ends.Format(minutes)))
+	d.write("%s: %s to %s", a.Kind, a.Starts.Format(minutes), a.Ends.Format(minutes))
+	for from := a.Starts; from.Before(a.Ends); {
+		to := from.Truncate(24*time.Hour).AddDate(0, 0, 1)
+		if to.After(a.Ends) {
+			to = a.Ends
+		}
+		d.write("%s: %d, total %d", from.Format(time.DateOnly), to.Sub(from)/time.Hour, to.Sub(a.Starts)/time.Hour)
+		from = to
+	}
 	d.answer = []rewards.Value{number(whole(a.Ends.Sub(a.Starts)/time.Hour), "h")}
 	return d.ask([]string{
 		"For how many hours does the {kind} alert for {region} in {country} last, from its start to its end?",
@@ -483,6 +516,7 @@ func windPeak(d *draft) bool {
 	day := d.w.Today().AddDate(0, 0, 1)
 	d.call("get_time", map[string]any{})
 	d.search(s)
+	d.count(day)
 	var hours []weather.Hour
 	for h := from; h < from+12; h++ {
 		if (h-from)%weather.HourlyPage == 0 {
@@ -492,7 +526,7 @@ func windPeak(d *draft) bool {
 		hours = append(hours, x)
 		d.need(fact("get_hourly_forecast", "station_id", s.ID, "date", day.Format(time.DateOnly), "hour", h, "wind_speed", x.WindSpeed))
 	}
-	at, unique := best(hours, func(h weather.Hour) int64 { return h.WindSpeed.Units })
+	at, unique := best(d, hours, func(h weather.Hour) string { return fmt.Sprint(h.Hour) }, func(h weather.Hour) fmt.Stringer { return h.WindSpeed }, 1)
 	if !unique {
 		return false
 	}
@@ -537,6 +571,8 @@ func compareUnits(d *draft) bool {
 	if delta.Abs(delta).Cmp(big.NewRat(3, 10)) < 0 {
 		return false
 	}
+	d.write("%s: %s", a.City, ta)
+	d.write("%s: %s", b.City, conv)
 	d.answer = []rewards.Value{text(warmer.City), {Kind: "number", Value: delta.FloatString(1), Tol: "0.11", Unit: "C"}}
 	return d.ask([]string{
 		"Which is warmer now, {a} in {ca} or {b} in {cb}, and by how many degrees Celsius? Give the city and the difference.",
@@ -562,18 +598,18 @@ func alertWarmest(d *draft) bool {
 	if len(all) > 4 {
 		return false
 	}
-	readings := make([]weather.Current, len(all))
-	for i, s := range all {
+	for _, s := range all {
 		if !s.Online {
 			return false
 		}
-		readings[i] = d.current(s, "temperature")
+		d.current(s, "temperature")
 	}
-	at, unique := best(readings, func(c weather.Current) int64 { return c.Temperature.Units })
+	reading := func(s weather.Station) fmt.Stringer { return d.w.Current(s).Temperature }
+	at, unique := best(d, all, cityOf, reading, 1)
 	if !unique {
 		return false
 	}
-	d.answer = []rewards.Value{text(all[at].City), number(readings[at].Temperature, all[at].TemperatureUnit())}
+	d.answer = []rewards.Value{text(all[at].City), number(reading(all[at]), all[at].TemperatureUnit())}
 	return d.ask([]string{
 		"One region of {country} is under a {kind} alert. Which city of that region is the warmest right now, and what is its temperature?",
 		"In the region of {country} that has the {kind} alert, where is it warmest at the moment? Give the city and its temperature.",
@@ -591,12 +627,12 @@ func forecastAgainstHistory(d *draft) bool {
 	days := d.daily(s, 2)
 	n := 3 + d.IntN(3)
 	past := d.history(s, d.w.Today().AddDate(0, 0, -n), n)
-	at, _ := best(past, func(x weather.Day) int64 { return x.High.Units })
+	at, _ := best(d, past, dateOf, highOf, 1)
 	for _, day := range past {
 		d.needDay("get_history", s, day, "high")
 	}
 	d.needDay("get_daily_forecast", s, days[1], "high")
-	delta := diff(days[1].High, past[at].High)
+	delta := d.diff(days[1].High, past[at].High)
 	if delta.Units == 0 {
 		return false
 	}
@@ -615,16 +651,16 @@ func windiestPressure(d *draft) bool {
 		return false
 	}
 	all := d.region(country, region)
-	readings := make([]weather.Current, len(all))
-	for i, s := range all {
-		readings[i] = d.current(s, "wind_speed")
+	for _, s := range all {
+		d.current(s, "wind_speed")
 	}
-	at, unique := best(readings, func(c weather.Current) int64 { return c.WindSpeed.Units })
+	at, unique := best(d, all, cityOf, func(s weather.Station) fmt.Stringer { return d.w.Current(s).WindSpeed }, 1)
 	if !unique {
 		return false
 	}
-	d.need(fact("get_current", "station_id", all[at].ID, "pressure_hpa", readings[at].Pressure))
-	d.answer = []rewards.Value{text(all[at].City), number(whole(readings[at].Pressure), "hPa")}
+	pressure := d.w.Current(all[at]).Pressure
+	d.need(fact("get_current", "station_id", all[at].ID, "pressure_hpa", pressure))
+	d.answer = []rewards.Value{text(all[at].City), number(whole(pressure), "hPa")}
 	return d.ask([]string{
 		"What is the air pressure at the windiest station of {region}, {country} right now? Give its city and the pressure.",
 		"Find the city with the strongest wind in {region} ({country}) at the moment and report its air pressure: city, then pressure.",
@@ -640,15 +676,15 @@ func widestDay(d *draft) bool {
 	}
 	d.search(s)
 	days := d.daily(s, weather.ForecastDays)
-	spread := func(x weather.Day) int64 { return x.High.Units - x.Low.Units }
-	at, unique := best(days, spread)
+	width := func(x weather.Day) fmt.Stringer { return spread(x.High, x.Low) }
+	at, unique := best(d, days, dateOf, width, 1)
 	if !unique {
 		return false
 	}
 	for _, day := range days {
 		d.needDay("get_daily_forecast", s, day, "high", "low")
 	}
-	d.answer = []rewards.Value{date(days[at].Date), number(diff(days[at].High, days[at].Low), s.TemperatureUnit())}
+	d.answer = []rewards.Value{date(days[at].Date), number(width(days[at]), s.TemperatureUnit())}
 	return d.ask([]string{
 		"On which of the 7 forecast days in {city}, {country} is the gap between high and low widest, and how wide is it? Give date and gap.",
 		"Within the 7-day forecast for {city} ({country}), find the day with the largest difference between its high and its low; answer with the date and the difference.",

@@ -40,12 +40,13 @@ func split(name string, families []family) envs.Source {
 	})
 }
 
-// draft collects a task while its family makes it: the prompt, the gold calls, the evidence they show and the answer.
+// draft collects a task while its family makes it: the prompt, the gold turns, the evidence they show and the answer.
 type draft struct {
 	*rand.Rand
 	w        *weather.World
 	prompt   string
-	calls    []envs.Call
+	turns    []envs.Action
+	working  []string // lines that go with the next turn
 	evidence [][]rewards.Fact
 	answer   []rewards.Value
 }
@@ -55,12 +56,9 @@ func (d *draft) task(id, family string, seed uint64) envs.Task {
 	if err != nil {
 		panic(err) // plain strings and numbers
 	}
-	t := envs.Task{ID: id, Family: family, Prompt: d.prompt, World: sandboxes.World{Seed: seed}, Want: want, Par: len(d.calls)}
-	for _, c := range d.calls {
-		t.Solution = append(t.Solution, envs.Action{Calls: []envs.Call{c}})
-	}
-	t.Solution = append(t.Solution, envs.Action{Text: rewards.AnswerLine(d.answer)})
-	return t
+	last := envs.Action{Text: strings.Join(append(d.working, rewards.AnswerLine(d.answer)), "\n")}
+	return envs.Task{ID: id, Family: family, Prompt: d.prompt, World: sandboxes.World{Seed: seed}, Want: want, Par: len(d.turns),
+		Solution: append(d.turns, last)}
 }
 
 // ask words the prompt in one of several ways; pairs are placeholders and what stands for them.
@@ -74,7 +72,9 @@ func (d *draft) call(tool string, args map[string]any) {
 	if err != nil {
 		panic(err) // plain strings and numbers
 	}
-	d.calls = append(d.calls, envs.Call{ID: fmt.Sprintf("call_%d", len(d.calls)), Name: tool, Arguments: raw})
+	call := envs.Call{ID: fmt.Sprintf("call_%d", len(d.turns)), Name: tool, Arguments: raw}
+	d.turns = append(d.turns, envs.Action{Text: strings.Join(d.working, "\n"), Calls: []envs.Call{call}})
+	d.working = nil
 }
 
 // need asks for a fact that one result must show; alternatives are as good.
@@ -229,26 +229,52 @@ func (d *draft) field(names ...string) (name, word string, f currentField) {
 	return name, f.words[d.IntN(len(f.words))], f
 }
 
-// best finds the index with the largest value; ok is false where another is as large.
-func best[T any](list []T, value func(T) int64) (at int, ok bool) {
-	for i := range list {
-		if value(list[i]) > value(list[at]) {
-			at = i
-		}
-	}
-	for i := range list {
-		if i != at && value(list[i]) == value(list[at]) {
-			return at, false
-		}
-	}
-	return at, len(list) > 0
+// Working: what the gold solution writes down on its way from results to a call or an answer that no result holds as it is.
+
+func (d *draft) write(format string, args ...any) {
+	d.working = append(d.working, fmt.Sprintf(format, args...))
 }
 
-func diff(a, b weather.Quantity) weather.Quantity {
-	q := weather.Quantity{Units: a.Units - b.Units, Decimals: a.Decimals}
-	q.Units = max(q.Units, -q.Units)
+// best finds the index with the largest value, or the smallest where sign is -1, and writes down how; ok is false where another is as
+// good.
+func best[T any](d *draft, list []T, name func(T) string, value func(T) fmt.Stringer, sign int64) (at int, ok bool) {
+	word := map[int64]string{1: "highest", -1: "lowest"}[sign]
+	for i, x := range list {
+		switch by := sign * (units(value(x)) - units(value(list[at]))); {
+		case by > 0:
+			at, ok = i, true
+		case i == 0 || by == 0:
+			ok = i == 0
+		}
+		d.write("%s: %s, %s %s: %s", name(x), value(x), word, name(list[at]), value(list[at]))
+	}
+	return at, ok
+}
+
+// diff is the difference without sign, written down.
+func (d *draft) diff(a, b weather.Quantity) weather.Quantity {
+	if a.Units < b.Units {
+		a, b = b, a
+	}
+	q := spread(a, b)
+	d.write("%s - %s = %s", a, b, q)
 	return q
 }
+
+func spread(a, b weather.Quantity) weather.Quantity {
+	return weather.Quantity{Units: a.Units - b.Units, Decimals: a.Decimals}
+}
+
+// count writes down the days from today to another.
+func (d *draft) count(to time.Time) {
+	for day := d.w.Today(); !day.After(to); day = day.AddDate(0, 0, 1) {
+		d.write("%s %s", day.Weekday(), day.Format(time.DateOnly))
+	}
+}
+
+func cityOf(s weather.Station) string   { return s.City }
+func dateOf(x weather.Day) string       { return x.Date }
+func highOf(x weather.Day) fmt.Stringer { return x.High }
 
 // rat is the exact value of a quantity.
 func rat(q weather.Quantity) *big.Rat {

@@ -235,3 +235,31 @@ func BenchmarkTask(b *testing.B) {
 		i++
 	}
 }
+
+// Where no result holds the answer as it is, the gold solution writes down how it follows, before the call or the answer that needs it.
+func TestWorking(t *testing.T) {
+	spec, err := weather.Spec()
+	require.NoError(t, err)
+	for i, want := range map[int]string{
+		1:  "ANSWER: 90",
+		3:  "Sunost: 58.8, highest Sunost: 58.8\nVraexava: 75.4, highest Vraexava: 75.4\n75.4 - 58.8 = 16.6\nANSWER: Vraexava; 16.6",
+		4:  "Giastikrora: 76, highest Giastikrora: 76\nSouraby: 87, highest Souraby: 87\nGrithoago: 43, highest Souraby: 87\nANSWER: Souraby; 87",
+		5:  "2031-07-05: 24.9, no\n2031-07-06: 29.3, yes\nANSWER: 2031-07-06; 29.3",
+		6:  "Saturday 2033-10-22\nSunday 2033-10-23|get_hourly_forecast|ANSWER: 50.9",
+		8:  "2034-10-09: high 10.3 yes, wind 14 yes, alert yes\n2034-10-10: high 3.2 no\n2034-10-11: high 12.3 yes, wind 46 no\n2034-10-12: high 1.0 no\n2034-10-13: high 9.6 yes, wind 39 yes, alert no\nANSWER: 2034-10-13; 9.6",
+		10: "CFQ-4133: East Zaskibost, Rusiagia, no\nDPL-2682: Lower Kronost, Joldikrune, yes|get_current|ANSWER: 54",
+		12: "2031-09-20: 0.55, total 0.55\n2031-09-21: 0.29, total 0.84\n2031-09-22: 0.00, total 0.84\nANSWER: 0.84",
+		14: "storm: 2034-01-03T19:00 to 2034-01-06T17:00\n2034-01-03: 5, total 5\n2034-01-04: 24, total 29\n2034-01-05: 24, total 53\n2034-01-06: 17, total 70\nANSWER: 70",
+	} {
+		var got []string
+		for _, a := range spec.Splits["train"].Task(i).Solution {
+			if a.Text != "" {
+				got = append(got, a.Text)
+				for _, c := range a.Calls {
+					got = append(got, c.Name)
+				}
+			}
+		}
+		require.Equal(t, want, strings.Join(got, "|"), "task %d", i)
+	}
+}
