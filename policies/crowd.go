@@ -49,7 +49,7 @@ const (
 	givesUp  = 0.35 // of errors that a member has earned: it answers from what it has seen. Else it goes back to the first call that it has not made right
 	lucky    = 0.1  // of values that it needs and has not seen: guessed right
 	abstains = 0.1  // of answers for which not all was seen
-	terse    = 0.4  // of its episodes: it does not write down what the solution does on the way to a call or an answer
+	terse    = 0.25 // of its episodes: it does not write down what the solution does on the way to a call or an answer
 	patience = 3    // errors that it has earned, after which it answers
 )
 

@@ -132,7 +132,7 @@ func crowdRates(t *testing.T, all []*envs.Trajectory, by []string) {
 	about(0.2, 0.05, unknown, "calls of no tool")
 	about(0.4, 0.05, blurted, "answers at once")
 	about(0.6, 0.05, misread, "misread answers")
-	about(0.4, 0.08, terse, "without working")
+	about(0.25, 0.08, terse, "without working")
 	about(1.0/3, 0.05, total, "success")
 }
 

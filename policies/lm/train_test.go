@@ -467,10 +467,11 @@ func TestNew(t *testing.T) {
 	e, err := New(c, 1, Options{Full: true})
 	require.NoError(t, err)
 	deviation := func(x []float32) float64 { return math.Sqrt(f32.SumSquares(x) / float64(len(x))) }
-	require.InDelta(t, 0.02, deviation(e.embed.w), 5e-4)
-	require.InDelta(t, 0.02, deviation(e.blocks[1].q.weight.w), 2e-3)
-	require.InDelta(t, 0.01, deviation(e.blocks[1].o.weight.w), 1e-3)
-	require.InDelta(t, 0.01, deviation(e.blocks[0].down.weight.w), 1e-3)
+	about := func(want float64, w []float32) { t.Helper(); require.InEpsilon(t, want, deviation(w), 0.1) }
+	about(0.3, e.embed.w)
+	about(1/math.Sqrt(64), e.blocks[1].q.weight.w)
+	about(1/math.Sqrt(float64(c.Heads*c.HeadDim))/2, e.blocks[1].o.weight.w)
+	about(1/math.Sqrt(float64(c.Intermediate))/2, e.blocks[0].down.weight.w)
 	require.Zero(t, deviation(e.blocks[0].o.bias.w))
 	require.EqualValues(t, 1, slices.Min(e.blocks[0].qNorm.w))
 	require.EqualValues(t, 1, slices.Max(e.norm.w))

@@ -34,7 +34,7 @@ type Config struct {
 	Steps      int       // of the optimiser
 	Batch      int       // examples a step
 	Seed       uint64    // of the order of examples, which is another in each epoch
-	Pretrain   int       // so many steps at first are of the shortest quarter, then with longer ones bit by bit, all tokens of which are learned
+	Pretrain   int       // so many steps at first are of short examples, then with longer ones bit by bit, all tokens of which are learned
 	Optim      engine.Optim
 	Schedule   schedule.Rate // of Optim.Rate
 	Eval       int           // Dev's loss is taken before the first step, after every so many (0: none) and after the last
@@ -229,17 +229,19 @@ func (t *trainer) step(ctx context.Context) error {
 // examples are those of a step, counted from 0, by length.
 //
 // A model of random weights learns late to copy out of a long text, since at first it looks at all tokens alike. Short examples first
-// (Bengio et al. 2009, Curriculum Learning), and all of their tokens, bring that forward.
+// (Bengio et al. 2009, Curriculum Learning), and all of their tokens, bring that forward. The shortest are not among them: of traces that
+// nobody has chosen these are the ones that guess before there is anything to copy.
 func (t *trainer) examples(step int) []Example {
 	var out []Example
 	if step < t.Pretrain {
 		if t.sorted == nil {
 			t.sorted = byLength(t.Train)
 		}
-		share := max(0.25, 1.5*float64(step+1)/float64(t.Pretrain)-0.5)
+		n := float64(len(t.sorted))
+		from, to := int(0.3*n), int(math.Ceil(n*max(0.55, 1.5*float64(step+1)/float64(t.Pretrain)-0.5)))
 		r := rand.New(rand.NewPCG(t.Seed, ^uint64(step)))
 		for range t.Batch {
-			x := t.sorted[r.IntN(int(math.Ceil(share*float64(len(t.sorted)))))]
+			x := t.sorted[from+r.IntN(to-from)]
 			all := slices.Repeat([]bool{true}, len(x.Tokens))
 			all[0] = false
 			out = append(out, Example{x.Tokens, all})

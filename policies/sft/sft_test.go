@@ -365,14 +365,14 @@ func TestOrder(t *testing.T) {
 	require.Equal(t, a, order(1, 3))
 }
 
-// Pretraining takes all tokens, at first of the shortest quarter, at last of all examples.
+// Pretraining takes all tokens, at first of short examples, at last of all but the shortest.
 func TestPretrain(t *testing.T) {
 	c := config()
 	c.Dev, c.Steps, c.Batch, c.Pretrain = nil, 50, 40, 40
 	for i := range c.Train {
 		c.Train[i] = Example{make([]int32, 20-i), slices.Repeat([]bool{false, true}, 10)[:20-i]}
 	}
-	longest := func(step int) int {
+	lengths := func(step int) [2]int {
 		tr := &trainer{Config: c}
 		out := tr.examples(step)
 		require.Equal(t, out, (&trainer{Config: c}).examples(step))
@@ -382,11 +382,11 @@ func TestPretrain(t *testing.T) {
 			require.Equal(t, step < c.Pretrain, !slices.Contains(x.Mask[1:], false))
 			require.False(t, x.Mask[0])
 		}
-		return len(out[len(out)-1].Tokens)
+		return [2]int{len(out[0].Tokens), len(out[len(out)-1].Tokens)}
 	}
 	require.Equal(t, 10, len(c.Train))
-	for step, want := range map[int]int{0: 13, 19: 13, 26: 16, 39: 20, 40: 20} {
-		require.Equal(t, want, longest(step), "step %d", step)
+	for step, want := range map[int][2]int{0: {14, 16}, 26: {14, 16}, 33: {14, 18}, 39: {14, 20}, 40: {11, 20}} {
+		require.Equal(t, want, lengths(step), "step %d", step)
 	}
 }
 
@@ -648,7 +648,7 @@ func TestModelOverfits(t *testing.T) {
 	c, dir := modelConfig(), t.TempDir()
 	r := train(t, newModel(t), c, dir)
 	first := entries(t, dir)[1].Values["train/loss"]
-	require.InDelta(t, math.Log(vocab), first, 0.2, "it knew nothing")
+	require.Greater(t, first, math.Log(vocab)-0.2, "it knew nothing")
 	require.Less(t, *r.TrainLoss, 0.05)
 	require.Less(t, *r.DevLoss, 0.05, "those are of the same sequences")
 	require.Equal(t, r.Step, r.Best.Step)
