@@ -28,7 +28,7 @@ mcpgym() {
 
 # What a row takes, by environment: episodes to imitate, steps to learn them, steps of GRPO, tasks in each, and what is recorded of a split.
 case $env in
-Weather) episodes=60000 steps=10000 grpo=100 rft=6000 groups=256 tokens=64 tasks=500 ;;
+Weather) episodes=120000 steps=25000 grpo=100 rft=6000 groups=256 tokens=256 tasks=500 ;;
 *)
 	echo "no trained rows of $env, only of Weather" >&2
 	exit 2
@@ -69,7 +69,7 @@ learn() {
 imitate() {
 	play "$2"
 	learn sft "$1" --records "$run/$2.jsonl" --dev-episodes 256 --new nano --vocab 1024 --steps $steps --batch-size 8 --learning-rate 2.5e-3 \
-		--pretrain-ratio 0.2
+		--pretrain-ratio 0.12
 }
 
 # improve ROW START: GRPO.
