@@ -294,11 +294,11 @@ func (l *lessons) plan(w io.Writer, e *lm.Engine, c sft.Config, counts left) {
 // timed tries a pass and says what all of them would take.
 func timed(ctx context.Context, w io.Writer, e *lm.Engine, c sft.Config) error {
 	var b engine.Batch
-	for _, x := range c.Train[:min(c.Batch, len(c.Train))] {
-		if len(b.Tokens) > 0 && (len(b.Tokens)+1)*len(x.Tokens) > c.PassTokens {
-			break
+	for pass := range schedule.Passes(c.Train[:min(c.Batch, len(c.Train))], func(x sft.Example) []int32 { return x.Tokens }, c.PassTokens) {
+		for _, x := range pass {
+			b.Tokens, b.Mask = append(b.Tokens, x.Tokens), append(b.Mask, x.Mask)
 		}
-		b.Tokens, b.Mask = append(b.Tokens, x.Tokens), append(b.Mask, x.Mask)
+		break
 	}
 	start, n := time.Now(), 0
 	p, err := e.Forward(ctx, b)
