@@ -71,11 +71,11 @@ func caller(t *testing.T) string {
 func TestTrainOnEpisodes(t *testing.T) {
 	dir, model := t.TempDir(), caller(t)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	learn := strings.Fields("train --env Weather-v0 --model " + model + " --preset art --groups 2 --group 4 --max-tokens 24 --steps 2 --eval-episodes 6 --learning-rate 0.001 --seed 5")
+	learn := strings.Fields("train --env Weather-v0 --model " + model + " --preset art --groups 2 --group 4 --max-tokens 24 --steps 2 --eval-episodes 6 --learning-rate 0.01 --seed 5")
 	code, out, errOut := call(t, "", append(learn, "--out", in("whole"))...)
 	require.Zero(t, code, errOut)
 	require.Empty(t, errOut)
-	for _, want := range []string{"steps       2 in Weather-v0, each of 2 tasks in 4 episodes, at most 24 tokens a turn at temperature 1\n", "learning    loss cispo, learning rate 0.001\n",
+	for _, want := range []string{"steps       2 in Weather-v0, each of 2 tasks in 4 episodes, at most 24 tokens a turn at temperature 1\n", "learning    loss cispo, learning rate 0.01\n",
 		"evaluation  6 episodes, after the steps 0, 1 and so on, and the last\n", "\nstep 0 of 2, in evaluation success 0 % and reward -0.", "\nstep 2 of 2, reward -0.",
 		in("whole/model") + " is the model after step ", "try it: mcpgym eval " + in("whole/model") + " --env Weather-v0\n"} {
 		require.Contains(t, out, want)

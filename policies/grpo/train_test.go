@@ -151,7 +151,7 @@ func TestLearns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := config()
-			c.Steps, c.Group, c.Eval, c.EvalTasks = 30, 16, 0, 32
+			c.Steps, c.Group, c.Eval, c.EvalTasks, c.Optim.Rate = 30, 16, 0, 32, 4e-2
 			change(&c)
 			dir := t.TempDir()
 			r, err := Train(t.Context(), newModel(t, full), toyGym(t), c, dir)

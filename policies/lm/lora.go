@@ -42,6 +42,7 @@ func (l *linear) forward(y, x, low []float32, rows int) {
 		})
 	}
 	if l.a != nil && low != nil {
+		low = low[:rows*l.rank()]
 		f32.MatMul(low, x, l.a.w, rows, l.rank(), l.in(), false, true, false)
 		f32.Scale(low, l.scale)
 		f32.MatMul(y, low, l.b.w, rows, l.out(), l.rank(), false, true, true)
@@ -57,6 +58,7 @@ func (l *linear) backward(dx, dy, x, low, spare []float32, rows int, add bool) {
 	}
 	if l.a != nil {
 		r := l.rank()
+		spare = spare[:rows*r]
 		f32.MatMul(l.b.g, dy, low, l.out(), r, rows, true, false, true)
 		f32.MatMul(spare, dy, l.b.w, rows, r, l.out(), false, false, false)
 		f32.Scale(spare, l.scale)

@@ -156,7 +156,8 @@ func Open(dir string, o Options) (_ *Engine, err error) {
 // New makes a model of random weights, as they are before training: normal, of matrices with the deviation that keeps the size of what they
 // are multiplied with (LeCun et al. 1998, Efficient BackProp), and less by the root of twice the number of layers where a layer adds to its
 // input (Radford et al. 2019). Embeddings have a deviation of 0.3: the usual 0.02, which is made for thousands of dimensions, tells the
-// tokens of a small model apart too little, and it learns later to copy. Equal seeds give equal weights.
+// tokens of a small model apart too little, and it learns later to copy. So that all tokens are about as likely at first, the last norm
+// begins at 0.1. Equal seeds give equal weights.
 func New(c Config, seed uint64, o Options) (*Engine, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("make a model: %w", err)
@@ -173,10 +174,10 @@ func New(c Config, seed uint64, o Options) (*Engine, error) {
 		}
 		t.F32 = make([]float32, n)
 		switch {
+		case name == "model.norm.weight":
+			t.F32 = slices.Repeat([]float32{0.1}, n)
 		case strings.HasSuffix(name, "norm.weight"):
-			for i := range t.F32 {
-				t.F32[i] = 1
-			}
+			t.F32 = slices.Repeat([]float32{1}, n)
 		case !strings.HasSuffix(name, ".bias"):
 			deviation := 0.3
 			if !strings.Contains(name, "embed") {

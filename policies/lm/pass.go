@@ -35,8 +35,8 @@ type pass struct {
 
 	arena  []float32
 	layers []activations
-	last   []float32 // [rows,hidden]: what the last norm gets
 	spots  []spot
+	last   []float32 // [len(spots),hidden]: what the last norm gets
 	hidden []float32 // [len(spots),hidden]: what the head gets
 	mean   []float32 // [len(spots),hidden]: of the head's rows, as likely as they are; nil where the head is trained
 	lse    []float64 // of the scaled logits, at each of spots
@@ -51,7 +51,8 @@ type sequence struct {
 	spare  int   // where they begin among the pass's shared
 }
 
-// spot is a position of the packed batch whose logits are needed, once however many rows ask for them.
+// spot is a position of the packed batch whose logits are needed, once however many rows ask for them. From the last layer only these
+// positions come out: the others are done with once it has their keys and values.
 type spot struct {
 	at    int
 	asked []asked
@@ -66,13 +67,16 @@ type asked struct {
 
 // activations are what a layer's backward pass needs of its forward pass. What is cheap to compute anew is not kept.
 type activations struct {
+	last    bool      // of all layers
 	x       []float32 // [rows,hidden]: the input
 	q, k, v []float32 // [rows,heads*headDim]: before norm and rotation
 	o       []float32 // [rows,heads*headDim]: of attention
-	mid     []float32 // [rows,hidden]: after attention
-	gate    []float32 // [rows,intermediate]
-	up      []float32
-	low     [7][]float32 // [rows,rank]: of adapters
+
+	// From here on the rows of the last layer are those of the pass's spots.
+	mid  []float32 // [rows,hidden]: after attention
+	gate []float32 // [rows,intermediate]
+	up   []float32
+	low  [7][]float32 // [rows,rank]: of adapters; those of q, k and v are always of all rows
 }
 
 // workspace is memory that passes use one after the other.
@@ -86,11 +90,12 @@ type workspace struct {
 // The buffers of the workspace.
 const (
 	bufX    = iota // [rows,hidden], or its gradient
+	bufLast        // [len(spots),hidden]: the gradient of what comes out of the last layer
 	bufNorm        // [rows,hidden]: after a norm
 	bufY           // [rows,hidden]
 	bufA           // [rows,intermediate], or attention's output
 	bufB           // [rows,intermediate], or k
-	bufC           // v
+	bufC           // v, or attention's output at the spots
 	bufLow
 	bufLogits
 	bufCount
@@ -231,12 +236,14 @@ func (p *pass) pack(row []int32) []int {
 func (p *pass) allocate() {
 	e, c, rows := p.e, p.e.config, len(p.tokens)
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	width := 2*c.Hidden + 2*q + 2*kv + 2*c.Intermediate
 	kept := 1
 	if p.keeps {
 		kept = c.Layers
 	}
-	size := rows*(width*kept+c.Hidden) + len(p.spots)*c.Hidden
+	size := rows*kept*(2*c.Hidden+2*q+2*kv+2*c.Intermediate) + 2*len(p.spots)*c.Hidden
+	if p.keeps {
+		size -= (rows - len(p.spots)) * (c.Hidden + 2*c.Intermediate)
+	}
 	means := p.keeps && e.head.g == nil
 	if means {
 		size += len(p.spots) * c.Hidden
@@ -269,16 +276,20 @@ func (p *pass) allocate() {
 			}
 			continue
 		}
-		a.x, a.mid = take(rows*c.Hidden), take(rows*c.Hidden)
-		a.q, a.k, a.v, a.o = take(rows*q), take(rows*kv), take(rows*kv), take(rows*q)
-		a.gate, a.up = take(rows*c.Intermediate), take(rows*c.Intermediate)
+		a.x, a.q, a.k, a.v, a.o = take(rows*c.Hidden), take(rows*q), take(rows*kv), take(rows*kv), take(rows*q)
+		out := rows
+		if i == c.Layers-1 {
+			out = len(p.spots)
+		}
+		a.mid, a.gate, a.up = take(out*c.Hidden), take(out*c.Intermediate), take(out*c.Intermediate)
 		for j, l := range e.blocks[i].all {
 			if p.adapters && l.a != nil {
 				a.low[j] = take(rows * l.rank())
 			}
 		}
 	}
-	p.last, p.hidden = take(rows*c.Hidden), take(len(p.spots)*c.Hidden)
+	p.layers[c.Layers-1].last = true
+	p.last, p.hidden = take(len(p.spots)*c.Hidden), take(len(p.spots)*c.Hidden)
 	if means {
 		p.mean = take(len(p.spots) * c.Hidden)
 	}
@@ -307,10 +318,7 @@ func (p *pass) Discard() {
 
 func (p *pass) forward(ctx context.Context) error {
 	e, d := p.e, p.e.config.Hidden
-	x := p.last
-	if len(p.layers) > 0 {
-		x = p.layers[0].x
-	}
+	x := p.layers[0].x
 	f32.Parallel(len(p.tokens), 64, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			e.embed.row(x[i*d:(i+1)*d], int(p.tokens[i]))
@@ -326,12 +334,7 @@ func (p *pass) forward(ctx context.Context) error {
 		}
 		e.blocks[i].forward(p, &p.layers[i], out)
 	}
-	f32.Parallel(len(p.spots), 16, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			at := p.spots[i].at
-			f32.RMSNorm(p.hidden[i*d:(i+1)*d], p.last[at*d:(at+1)*d], e.norm.w, float32(e.config.Eps))
-		}
-	})
+	normRows(p.hidden, p.last, e.norm, e.config)
 	for lo := 0; lo < len(p.spots); lo += p.chunk {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -398,13 +401,12 @@ func (p *pass) backward(dLogProbs, dEntropy [][]float32) {
 	d := c.Hidden
 	dHidden := e.work.get(bufNorm, len(p.spots)*d)
 	p.scoreBackward(dHidden, dLogProbs, dEntropy)
-	dx := e.work.get(bufX, rows*d)
-	clear(dx)
-	// A position of the packed batch has at most one of spots.
-	scatter := normBackward{dx: dx, dy: dHidden, x: p.last, norm: e.norm, eps: float32(c.Eps), at: func(i int) int { return p.spots[i].at }}
-	scatter.run(len(p.spots))
+	dx, dLast := e.work.get(bufX, rows*d), e.work.get(bufLast, len(p.spots)*d)
+	clear(dLast)
+	n := normBackward{dx: dLast, dy: dHidden, x: p.last, norm: e.norm, eps: float32(c.Eps)}
+	n.run(len(p.spots))
 	for i := len(p.layers) - 1; i >= 0; i-- {
-		e.blocks[i].backward(p, &p.layers[i], dx, i > 0 || e.full)
+		e.blocks[i].backward(p, &p.layers[i], dx, dLast, i > 0 || e.full)
 	}
 	if e.embed.g != nil {
 		f32.Parallel(d, 64, func(lo, hi int) {
@@ -416,7 +418,23 @@ func (p *pass) backward(dLogProbs, dEntropy [][]float32) {
 	}
 }
 
-// forward computes the layer's output from its input a.x.
+// pick copies the spots' rows out of x.
+func (p *pass) pick(y, x []float32, width int) []float32 {
+	for i, s := range p.spots {
+		copy(y[i*width:(i+1)*width], x[s.at*width:])
+	}
+	return y
+}
+
+// place copies rows to where the spots' are in x, of which the others are 0.
+func (p *pass) place(x, y []float32, width int) {
+	clear(x)
+	for i, s := range p.spots {
+		copy(x[s.at*width:(s.at+1)*width], y[i*width:])
+	}
+}
+
+// forward computes the layer's output from its input a.x, the last layer's at the spots alone.
 func (b *block) forward(p *pass, a *activations, out []float32) {
 	c, rows, work := p.e.config, len(p.tokens), &p.e.work
 	d := c.Hidden
@@ -426,33 +444,45 @@ func (b *block) forward(p *pass, a *activations, out []float32) {
 	b.k.forward(a.k, h, a.low[1], rows)
 	b.v.forward(a.v, h, a.low[2], rows)
 	p.attention(b, a)
-	b.o.forward(a.mid, a.o, a.low[3], rows)
-	addRows(a.mid, a.x, d)
-	normRows(h, a.mid, b.norm2, c)
+	x, o := a.x, a.o
+	if a.last {
+		rows = len(p.spots)
+		x, o = p.pick(h[:rows*d], a.x, d), p.pick(work.get(bufC, rows*c.Heads*c.HeadDim), a.o, c.Heads*c.HeadDim)
+		h = work.get(bufY, rows*d)
+	}
+	mid := a.mid[:rows*d]
+	b.o.forward(mid, o, a.low[3], rows)
+	addRows(mid, x, d)
+	normRows(h, mid, b.norm2, c)
 	b.gate.forward(a.gate, h, a.low[4], rows)
 	b.up.forward(a.up, h, a.low[5], rows)
 	act := work.get(bufA, rows*c.Intermediate)
 	activate(act, a.gate, a.up, c.Intermediate)
 	b.down.forward(out, act, a.low[6], rows)
-	addRows(out, a.mid, d)
+	addRows(out, mid, d)
 }
 
-// backward turns dx, the gradient of the layer's output, into that of its input, which is not needed where through is false.
-func (b *block) backward(p *pass, a *activations, dx []float32, through bool) {
-	c, rows, work := p.e.config, len(p.tokens), &p.e.work
-	d, ff := c.Hidden, c.Intermediate
+// backward turns dx, the gradient of the layer's output, into that of its input, which is not needed where through is false. The gradient of
+// the last layer's output is dLast.
+func (b *block) backward(p *pass, a *activations, dx, dLast []float32, through bool) {
+	c, all, work := p.e.config, len(p.tokens), &p.e.work
+	d, ff, qs := c.Hidden, c.Intermediate, c.Heads*c.HeadDim
+	rows, dy := all, dx
+	if a.last {
+		rows, dy = len(p.spots), dLast
+	}
 	rank := 0
 	if p.e.adapter != nil {
 		rank = p.e.adapter.Rank
 	}
-	spare := work.get(bufLow, rows*rank)
-	h, dh := work.get(bufNorm, rows*d), work.get(bufY, rows*d)
+	spare := work.get(bufLow, all*rank)
+	h, dh := work.get(bufNorm, all*d), work.get(bufY, all*d)
 
 	act, dAct := work.get(bufA, rows*ff), work.get(bufB, rows*ff)
 	if b.down.learns() {
 		activate(act, a.gate, a.up, ff)
 	}
-	b.down.backward(dAct, dx, act, a.low[6], spare, rows, false)
+	b.down.backward(dAct, dy, act, a.low[6], spare, rows, false)
 	f32.Parallel(rows, 16, func(lo, hi int) {
 		lo, hi = lo*ff, hi*ff
 		gate, up, dUp, dGate := a.gate[lo:hi], a.up[lo:hi], act[lo:hi], dAct[lo:hi]
@@ -461,16 +491,24 @@ func (b *block) backward(p *pass, a *activations, dx []float32, through bool) {
 		f32.Mul(dGate, dGate, up)
 		f32.SiLUBackward(dGate, dGate, gate)
 	})
-	normRows(h, a.mid, b.norm2, c)
+	normRows(h, a.mid[:rows*d], b.norm2, c)
 	b.gate.backward(dh, dAct, h, a.low[4], spare, rows, false)
 	b.up.backward(dh, act, h, a.low[5], spare, rows, true)
-	n := normBackward{dx: dx, dy: dh, x: a.mid, norm: b.norm2, eps: float32(c.Eps)}
+	n := normBackward{dx: dy, dy: dh, x: a.mid, norm: b.norm2, eps: float32(c.Eps)}
 	n.run(rows)
 
-	dq := work.get(bufA, rows*c.Heads*c.HeadDim)
+	dq := work.get(bufA, all*qs) // the gradient of a.o, which attention turns into that of a.q
+	if a.last {
+		part := work.get(bufB, rows*qs)
+		b.o.backward(part, dy, p.pick(work.get(bufC, rows*qs), a.o, qs), a.low[3], spare, rows, false)
+		p.place(dq, part, qs)
+		p.place(dx, dy, d)
+	} else {
+		b.o.backward(dq, dy, a.o, a.low[3], spare, rows, false)
+	}
+	rows = all
 	kv := c.KVHeads * c.HeadDim
 	dk, dv := work.get(bufB, (rows+p.shared)*kv), work.get(bufC, (rows+p.shared)*kv)
-	b.o.backward(dq, dx, a.o, a.low[3], spare, rows, false) // the gradient of a.o, which attention turns into that of a.q
 	p.attentionBackward(b, a, dq, dk, dv)
 	dk, dv = dk[:rows*kv], dv[:rows*kv]
 	normRows(h, a.x, b.norm1, c)
@@ -518,7 +556,6 @@ type normBackward struct {
 	dx, dy, x []float32
 	norm      *tensor
 	eps       float32
-	at        func(int) int // the row of dx and x that a row of dy belongs to; nil: the same
 }
 
 // normBlock is how many rows' gradients of a norm's weight are added up on their own. It is fixed, so that the sum does not depend on
@@ -540,13 +577,9 @@ func (n normBackward) run(rows int) {
 				dw = sums[b*d : (b+1)*d]
 			}
 			for i := b * normBlock; i < min((b+1)*normBlock, rows); i++ {
-				at := i
-				if n.at != nil {
-					at = n.at(i)
-				}
-				x := n.x[at*d : (at+1)*d]
+				x := n.x[i*d : (i+1)*d]
 				r := f32.RMSNorm(y, x, n.norm.w, n.eps)
-				f32.RMSNormBackward(n.dx[at*d:(at+1)*d], dw, n.dy[i*d:(i+1)*d], x, n.norm.w, r)
+				f32.RMSNormBackward(n.dx[i*d:(i+1)*d], dw, n.dy[i*d:(i+1)*d], x, n.norm.w, r)
 			}
 		}
 	})

@@ -474,7 +474,8 @@ func TestNew(t *testing.T) {
 	about(1/math.Sqrt(float64(c.Intermediate))/2, e.blocks[0].down.weight.w)
 	require.Zero(t, deviation(e.blocks[0].o.bias.w))
 	require.EqualValues(t, 1, slices.Min(e.blocks[0].qNorm.w))
-	require.EqualValues(t, 1, slices.Max(e.norm.w))
+	require.EqualValues(t, 1, slices.Max(e.blocks[1].norm2.w))
+	require.EqualValues(t, float32(0.1), slices.Max(e.norm.w))
 
 	e, err = New(c, 1, Options{LoRA: &LoRA{Rank: 4, Alpha: 2, Targets: []string{"o_proj", "up_proj"}}})
 	require.NoError(t, err)
