@@ -21,6 +21,7 @@ import (
 	"github.com/mcpgym/mcpgym/envs/envtest"
 	"github.com/mcpgym/mcpgym/envs/weather"
 	"github.com/mcpgym/mcpgym/policies"
+	"github.com/mcpgym/mcpgym/rewards"
 )
 
 func TestEnv(t *testing.T) {
@@ -163,8 +164,10 @@ func TestBestIsOne(t *testing.T) {
 			}
 			require.Len(t, best, 1, "%s: %s", tr.Task.ID, tr.Task.Prompt)
 			name := strings.ReplaceAll(cmp.Or(names[best[0]], best[0]), "<nil>", "")
-			answer, _ := tr.Answer()
-			require.Equal(t, "ANSWER: "+name, strings.Split(answer, ";")[0], tr.Task.Prompt)
+			text, _ := tr.Answer()
+			answer, err := rewards.FinalAnswer(text)
+			require.NoError(t, err)
+			require.Equal(t, name, strings.Split(answer, ";")[0], tr.Task.Prompt)
 		}
 	}
 }

@@ -149,10 +149,29 @@ func TestServerDies(t *testing.T) {
 	}
 }
 
+// waitStopped waits until all threads of a process have taken notice of SIGSTOP.
+func waitStopped(t *testing.T, pid int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		require.NoError(t, err)
+		for _, path := range threads {
+			stat, err := os.ReadFile(path)
+			if err != nil || !strings.Contains(string(stat), ") T ") {
+				return false
+			}
+		}
+		return len(threads) > 0
+	}, 10*time.Second, time.Millisecond)
+}
+
 // A server that does not answer is no fault of an agent's, and is replaced as soon as it is noticed.
 func TestServerHangs(t *testing.T) {
 	for name, harm := range map[string]func(t *testing.T, pid int){
-		"program stopped":  func(t *testing.T, pid int) { require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP)) },
+		"program stopped": func(t *testing.T, pid int) {
+			require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+			waitStopped(t, pid)
+		},
 		"container paused": func(t *testing.T, pid int) { docker(t, pid, "pause") },
 	} {
 		t.Run(name, func(t *testing.T) {
