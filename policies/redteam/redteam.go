@@ -36,10 +36,11 @@ func (c Cheat) StartTask(_ context.Context, ep policies.Episode, task envs.Task)
 // Abstain is the final answer of a task that has none.
 const Abstain = "ANSWER: no data"
 
-// Final is the text of the gold solution's last turn: what a policy would say if it knew.
+// Final is the last line of the gold solution, without the working before it: what a policy would say if it knew.
 func Final(task envs.Task) string {
 	if n := len(task.Solution); n > 0 {
-		return task.Solution[n-1].Text
+		text := task.Solution[n-1].Text
+		return text[strings.LastIndexByte(text, '\n')+1:]
 	}
 	return ""
 }

@@ -245,7 +245,7 @@ func TestScripted(t *testing.T) {
 
 func TestFinal(t *testing.T) {
 	require.Empty(t, redteam.Final(envs.Task{}))
-	require.Equal(t, "ANSWER: 5", redteam.Final(envs.Task{Solution: []envs.Action{{Text: "first", Calls: []envs.Call{{Name: "get"}}}, {Text: "ANSWER: 5"}}}))
+	require.Equal(t, "ANSWER: 5", redteam.Final(envs.Task{Solution: []envs.Action{{Text: "first", Calls: []envs.Call{{Name: "get"}}}, {Text: "2: 2, total 2\n3: 3, total 5\nANSWER: 5"}}}), "without the working")
 }
 
 func TestHostile(t *testing.T) {
